@@ -3,10 +3,12 @@
 python -m bertjax.evaluate --checkpoint=WORKDIR --data=RECORDS
 python -m bertjax.evaluate --checkpoint=FINETUNED_WORKDIR --data=FILE
 python -m bertjax.evaluate --checkpoint=WORKDIR --pairs=PAIRS
+python -m bertjax.evaluate --checkpoint=WORKDIR --parallel=SOURCE,TARGET
 
 A pretrained model is scored on a record directory, a finetuned one on files like its training
 files. On minimal pairs such as BLiMP's the score is how often the right sentence is the likelier
-one. `training.evaluation` has the loop over batches, which training shares.
+one, on parallel texts how often the nearest text is the translation. `training.evaluation` has the
+loop over batches, which training shares.
 """
 
 from __future__ import annotations
@@ -22,11 +24,20 @@ from etils import epath
 
 from bertjax import inference, jobs
 from bertjax.cli import command_line, program_flags
-from bertjax.data import contents, masking, minimal_pairs, records, sentence_rows
-from bertjax.inference import likelihood
+from bertjax.data import (
+    contents,
+    masking,
+    minimal_pairs,
+    parallel_texts,
+    records,
+    sentence_rows,
+    unknown_tokens,
+)
+from bertjax.inference import encoding, likelihood
 from bertjax.jobs import held_out
 from bertjax.models import embedding_sharing, parameters
 from bertjax.scores import minimal_pairs as pair_scores
+from bertjax.scores import parallel
 from bertjax.tasks import base as tasks
 from bertjax.training import evaluation, state
 from bertjax.workdirs import reader
@@ -167,6 +178,50 @@ def evaluate_pairs(
     }
 
 
+def evaluate_parallel(
+    workdir: epath.PathLike, paths: str, *, batch_size: int, step: str | int = "newest"
+) -> dict[str, Any]:
+    """Returns how often the nearest vector is the translation's, for each layer and both ways.
+
+    Vectors are means of the tokens, without a prompt; longer texts than the model reads are cut.
+    `source_to_target` and `target_to_source` are P@1 by cosine at `layer`, the one after the middle
+    (7 of 12), and `by_layer` has all, with 0 for the embeddings: cosine and margin, both ways.
+
+    Source: XTREME (Hu et al. 2020), scripts/run_tatoeba.sh.
+
+    Raises:
+      FileNotFoundError: if there is no checkpoint or no such file.
+      ValueError: as `parallel_texts.read`, or if a vector is not finite.
+    """
+    texts = parallel_texts.read(paths)
+    model = inference.load(workdir, step=step)
+    asked = {"pooling": "mean", "normalize": False, "prompt": "", "dims": 0, "truncate": True}
+    options = encoding.options_for(model, layers="all", **asked)
+    vectors = []
+    for side in texts:
+        counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)
+        tokens = encoding.tokenize(model, side, options)
+        tokens.count_unknown(counted)
+        counted.warn(f"the texts of {paths}")
+        found = encoding.vectors(model, tokens, options, batch_size=batch_size)
+        depth = len(model.module().encoder.uses)
+        vectors.append(np.split(found, depth + 1, axis=1))
+    by_layer = {}
+    for layer, (source, target) in enumerate(zip(*vectors, strict=True)):
+        for measure, (there, back) in parallel.retrieval(source, target).items():
+            by_layer[f"{layer} {measure}, source to target"] = there
+            by_layer[f"{layer} {measure}, target to source"] = back
+    layer = (len(vectors[0]) - 1) // 2 + 1
+    return {
+        "pairs": len(texts[0]),
+        "layer": layer,
+        "source_to_target": by_layer[f"{layer} cosine, source to target"],
+        "target_to_source": by_layer[f"{layer} cosine, target to source"],
+        "chance": 1 / len(texts[0]),
+        "by_layer": by_layer,
+    }
+
+
 def _flat(by_set: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Returns the values by name; with several sets the name is "set/name"."""
     return {
@@ -180,6 +235,7 @@ def _define_flags() -> None:
     inference.define_flags("Workdir of a training run.")
     flags.DEFINE_string("data", None, "Record directory, or labelled file as finetuning reads it.")
     flags.DEFINE_string("pairs", None, "Or minimal pairs: JSON lines, packed or not (.xz).")
+    flags.DEFINE_string("parallel", None, "Or translations: SOURCE,TARGET lines, or a table.")
     flags.DEFINE_enum(
         "masking", None, list(sentence_rows.MASKINGS),
         "What is masked in pairs: one token at a time (default), or with it the rest of its word.",
@@ -192,14 +248,17 @@ def main(argv: list[str]) -> None:
     """Prints a checkpoint's scores, and on one host what chance would score."""
     del argv
     options = flags.FLAGS
-    if (options.data is None) == (options.pairs is None):
-        raise ValueError("give either --data, records or a labelled file, or --pairs")
+    given = [options.data, options.pairs, options.parallel]
+    if given.count(None) != 2:
+        raise ValueError("give one of --data (records or a labelled file), --pairs and --parallel")
     if options.masking and options.pairs is None:
         raise ValueError(f"--masking={options.masking} is for --pairs; leave it out")
     shared = {"batch_size": options.batch_size, "step": options.step}
     if options.pairs is not None:
         shared["masking"] = options.masking or "token"
         scores = evaluate_pairs(options.checkpoint, options.pairs, **shared)
+    elif options.parallel is not None:
+        scores = evaluate_parallel(options.checkpoint, options.parallel, **shared)
     else:
         shared["chance"] = jax.process_count() == 1
         scores = evaluate_checkpoint(options.checkpoint, options.data, **shared)

@@ -27,15 +27,16 @@ from bertjax.models import pooling as poolings
 from bertjax.tasks import prediction
 
 # `last4` concatenates the last four layers: the best feature-based choice of Devlin et al. 2019,
-# table 7, which also has `second_to_last` and `sum4`.
+# table 7, which also has `second_to_last` and `sum4`. `all` begins with the embeddings.
 LAYERS: dict[str, Callable[[Sequence[Array]], Array]] = {
     "last": lambda states: states[-1],
     "second_to_last": lambda states: states[-2],
     "last4": lambda states: jnp.concatenate(states[-4:], axis=-1),
     "sum4": lambda states: sum(states[-3:], states[-4]),
     "embeddings": lambda states: states[0],
+    "all": lambda states: jnp.concatenate(states, axis=-1),
 }
-LAYERS_NEEDED = {"last": 1, "second_to_last": 2, "last4": 4, "sum4": 4, "embeddings": 0}
+LAYERS_NEEDED = {"last": 1, "second_to_last": 2, "last4": 4, "sum4": 4, "embeddings": 0, "all": 0}
 POOLINGS = (*poolings.POOLINGS, "none")
 
 # Batches that are given to the devices before the first one's vectors are fetched.
