@@ -117,7 +117,7 @@ def halves(record_set, batches) -> tuple[int, float]:
 @pytest.mark.parametrize("mask", ["whole_word", "none"])
 def test_words_are_masked_whole_where_they_are_stored(corpus, mask, packing):
     options = config_lib.default_config().pretraining
-    options.masking = "whole_word"
+    options.masking, options.mask_strategy = "dynamic", "whole_word"
     for segmenter in ("firsts", segmenters.BY_VOCABULARY):
         record_set = built(corpus, mask=mask, packing=packing, segmenter=segmenter)
         is_stored = segmenter == "firsts"
