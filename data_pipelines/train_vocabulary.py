@@ -348,13 +348,7 @@ def _of_tokenizer(rules: Mapping[str, Any]) -> dict[str, Any]:
 
 def _word_splitter(options: Options) -> Callable[[str], Iterable[str]]:
     whole = _of_tokenizer(options.rules)
-
-    def split(chunk: str) -> Iterator[str]:
-        for word in wordpiece.split_words(chunk, **whole):
-            if len(word) <= wordpiece.MAX_INPUT_CHARS_PER_WORD:  # Longer ones are [UNK] anyhow.
-                yield word
-
-    return split
+    return functools.partial(wordpiece.split_words, **whole, cuts_long_words=True)
 
 
 def _unit_splitter(options: Options) -> Callable[[str], Iterable[str]]:
@@ -413,7 +407,9 @@ TRAINERS = {
     "wordpiece": Trainer(
         _word_splitter,
         lambda counts, options: wordpiece.WordPieceTokenizer(
-            vocabulary_entries.of_wordpiece(counts, options.size, _rule(options)), **options.rules
+            vocabulary_entries.of_wordpiece(counts, options.size, _rule(options)),
+            cuts_long_words=True,
+            **options.rules,
         ),
         kept=lambda rules: functools.partial(wordpiece.fold, **_of_tokenizer(rules)),
     ),

@@ -121,10 +121,9 @@ def fast_tokenizer(
     It takes the names of special tokens in a text for the tokens themselves; ours does so with
     [MASK] alone, and only in `encode_with_masks`.
     """
-    entries = vocabulary.vocabulary
-    if isinstance(vocabulary, added_tokens.WithAddedTokens):
-        entries = vocabulary.base.vocabulary
-    ids = {entry: token_id for token_id, entry in enumerate(entries)}
+    is_with = isinstance(vocabulary, added_tokens.WithAddedTokens)
+    base_vocabulary = vocabulary.base if is_with else vocabulary
+    ids = {entry: token_id for token_id, entry in enumerate(base_vocabulary.vocabulary)}
     fast = tokenizers.Tokenizer(
         models.WordPiece(
             ids,
@@ -136,7 +135,9 @@ def fast_tokenizer(
     fast.normalizer = spelled_rules.normalizer(
         vocabulary, is_spaced=any(token.normalized for token in _added(vocabulary))
     )  # pyright: ignore[reportAttributeAccessIssue]
-    fast.pre_tokenizer = spelled_rules.wordpiece_cutter()  # pyright: ignore[reportAttributeAccessIssue]
+    fast.pre_tokenizer = spelled_rules.wordpiece_cutter(
+        cuts_long_words=base_vocabulary.cuts_long_words
+    )  # pyright: ignore[reportAttributeAccessIssue]
     fast.post_processor = _templates(vocabulary, files)  # pyright: ignore[reportAttributeAccessIssue]
     fast.decoder = decoders.WordPiece(prefix=wordpiece.CONTINUATION)  # pyright: ignore[reportAttributeAccessIssue]
     fast.add_special_tokens([vocabulary.token(token_id) for token_id in vocabulary.special_ids])

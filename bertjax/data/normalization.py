@@ -92,8 +92,9 @@ def in_form(name: str, text: str) -> str:
 def composed(name: str, text: offsets.Placed) -> offsets.Placed:
     """Returns the characters of `in_form` with the places that those of the text have."""
     form = cast(Literal["NFC", "NFKC"], FORMS.get(name, ""))
-    is_ascii = all(character.isascii() for character, _, _ in text)
-    return offsets.composed(text, form) if form and not is_ascii else text
+    whole = "".join(character for character, _, _ in text)
+    is_composed = not form or unicodedata.is_normalized(form, whole)
+    return text if is_composed else offsets.composed(text, form)
 
 
 def applied(name: str, text: str) -> str:

@@ -55,11 +55,7 @@ def composed(text: Placed, form: Literal["NFC", "NFKC"]) -> Placed:
     """
     parts: list[Placed] = []
     for one in text:
-        before = "".join(part[0] for part in parts[-1]) if parts else ""
-        begins = not unicodedata.combining(one[0]) and unicodedata.normalize(
-            form, before + one[0]
-        ) == unicodedata.normalize(form, before) + unicodedata.normalize(form, one[0])
-        if begins or not parts:
+        if not parts or _begins_part(parts[-1], one[0], form):
             parts.append([one])
         else:
             parts[-1].append(one)
@@ -72,6 +68,14 @@ def composed(text: Placed, form: Literal["NFC", "NFKC"]) -> Placed:
         else:
             result += [(character, part[0][1], part[-1][2]) for character in after]
     return result
+
+
+def _begins_part(part: Placed, character: str, form: Literal["NFC", "NFKC"]) -> bool:
+    if unicodedata.combining(character):
+        return False
+    before = "".join(one[0] for one in part)
+    together = unicodedata.normalize(form, before + character)
+    return together == unicodedata.normalize(form, before) + unicodedata.normalize(form, character)
 
 
 def without_accents(

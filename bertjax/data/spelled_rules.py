@@ -40,14 +40,14 @@ def wordpiece_rules(fields: Mapping[str, Any]) -> dict[str, Any] | None:
     if rules is None or {**model, **expected} != dict(model):
         return None
     made: Any = tokenizers.Tokenizer(models.WordPiece({wordpiece.UNK: 0}, unk_token=wordpiece.UNK))
-    made.pre_tokenizer = wordpiece_cutter()
     vocabulary = wordpiece.WordPieceTokenizer(wordpiece.SPECIALS, **rules)
-    for is_spaced in (False, True):
+    for is_spaced, cuts_long_words in itertools.product((False, True), repeat=2):
         made.normalizer = normalizer(vocabulary, is_spaced=is_spaced)
+        made.pre_tokenizer = wordpiece_cutter(cuts_long_words=cuts_long_words)
         written = json.loads(made.to_str())
         parts = ("normalizer", "pre_tokenizer")
         if all(_outline(written[part]) == _outline(fields.get(part)) for part in parts):
-            return rules
+            return rules | ({token_ids.CUTS_FIELD: True} if cuts_long_words else {})
     return None
 
 
@@ -61,12 +61,14 @@ def _outline(part: Any) -> Any:
     return [_outline(step) for step in part] if isinstance(part, list) else part
 
 
-def wordpiece_cutter() -> pre_tokenizers.PreTokenizer:
-    """Returns what sets white space, punctuation and CJK characters apart."""
+def wordpiece_cutter(*, cuts_long_words: bool) -> pre_tokenizers.PreTokenizer:
+    """Returns what sets white space, punctuation and CJK characters apart, and cuts long words."""
+    part = tokenizers.Regex(f".{{{wordpiece.MAX_INPUT_CHARS_PER_WORD}}}")
     return pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
         [
             pre_tokenizers.Split(regex(str.isspace), behavior="removed"),
             pre_tokenizers.Split(regex(wordpiece.is_set_apart), behavior="isolated"),
+            *[pre_tokenizers.Split(part, behavior="isolated")] * cuts_long_words,
         ]
     )
 

@@ -40,7 +40,8 @@ class TokenizerKind(NamedTuple):
     `read` makes the tokenizer from the file and the casing; messages call the file `title`.
     `export_fault` returns why a tokenizer cannot be written for transformers, "" if it can.
     `takes_added_tokens` if other files of the directory may add tokens. `companions` are files
-    written with it.
+    written with it. `own_rule` is a rule that only this kind has: an argument of its class, true or
+    false in tokenizer_config.json.
     """
 
     file: str
@@ -50,6 +51,7 @@ class TokenizerKind(NamedTuple):
     export_fault: Callable[..., str] = lambda known: ""
     companions: tuple[str, ...] = ()
     takes_added_tokens: bool = True
+    own_rule: str = ""
 
 
 def _from_bytes(make: Callable[..., Tokenizer]) -> Callable[..., Tokenizer]:
@@ -67,6 +69,7 @@ TOKENIZERS: dict[str, TokenizerKind] = {
         "",
         _from_bytes(WordPieceTokenizer.from_bytes),
         "WordPiece vocabulary",
+        own_rule=token_ids.CUTS_FIELD,
     ),
     SentencePieceTokenizer.kind: TokenizerKind(
         sentence_piece.MODEL_FILE,
@@ -169,6 +172,8 @@ def _rules_of(
     _check_config(config, path.parent / wordpiece.CONFIG_FILE)
     rules = _rules(config, lowercase)
     is_wordpiece = kind is TOKENIZERS[WordPieceTokenizer.kind]
+    if kind.own_rule in config:
+        rules[kind.own_rule] = bool(config[kind.own_rule])
     if is_wordpiece and "lowercase" not in rules and "normalization" not in rules:
         logging.info(
             "%s has no settings beside it: text is lower-cased and loses its accents, as in BERT's "

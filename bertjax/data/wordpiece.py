@@ -2,7 +2,8 @@
 
 Source: google-research/bert, tokenization.py. Control characters dropped, white space unified, CJK
 characters set apart, case and accents folded, punctuation set apart; then, word by word, the
-longest entry first. A word of more than 200 characters is [UNK] (transformers says 100).
+longest entry first. A word of more than 200 characters is [UNK] (transformers says 100); in a
+vocabulary trained here it is cut, since a clause of Thai or Khmer may be as long as that.
 
 The rules are written out here, over Python's Unicode tables, so nothing is judged differently (the
 Rust library `tokenizers` does so for a few hundred rare characters). They are fast all the same:
@@ -68,7 +69,9 @@ class WordPieceTokenizer(token_ids.Tokenizer):
     """WordPiece with the entries of a vocabulary.
 
     `lowercase=None` is true by the released rules. `strip_accents=None` follows `lowercase`, as
-    released: accents go where case goes.
+    released: accents go where case goes. With `cuts_long_words` a word of more than
+    `MAX_INPUT_CHARS_PER_WORD` characters is cut after as many, and each part is looked up as a
+    word; otherwise it is [UNK], as released.
 
     Raises:
       ValueError: if the vocabulary is empty or lacks special tokens, or the rules do not go
@@ -85,8 +88,10 @@ class WordPieceTokenizer(token_ids.Tokenizer):
         strip_accents: bool | None = None,
         normalization: str = normalization_lib.RELEASED,
         language: str = "",
+        cuts_long_words: bool = False,
     ):
         self._ids = _vocabulary_ids(vocabulary)
+        self.cuts_long_words = cuts_long_words
         self.set_rules(lowercase, strip_accents, normalization, language, by_default=True)
         self._is_released = normalization == normalization_lib.RELEASED
         self.vocabulary = tuple(vocabulary)
@@ -102,13 +107,13 @@ class WordPieceTokenizer(token_ids.Tokenizer):
         self._lock = threading.Lock()  # Input pipelines call from several threads.
 
     @classmethod
-    def from_bytes(cls, data: bytes, **casing: Any) -> WordPieceTokenizer:
+    def from_bytes(cls, data: bytes, **rules: Any) -> WordPieceTokenizer:
         """Returns the tokenizer of a vocab.txt, as the class; see `lines`."""
-        return cls(lines(data), **casing)
+        return cls(lines(data), **rules)
 
     def __reduce__(self):
         """Pickles the arguments alone; each process fills its own caches."""
-        return functools.partial(type(self), **self.rules), (self.vocabulary,)
+        return functools.partial(type(self), **self._word_rules), (self.vocabulary,)
 
     def encode(self, text: str) -> list[int]:
         return self.encode_flat([text])[0].tolist()
@@ -155,8 +160,9 @@ class WordPieceTokenizer(token_ids.Tokenizer):
         return " ".join(self.vocabulary[token_id] for token_id in ids).replace(" ##", "")
 
     def describe(self) -> dict[str, Any]:
-        """Returns what manifests keep; the hash covers entries, order and casing."""
-        content = json.dumps([self.vocabulary, *self.rules_for_hash()])
+        """Returns what manifests keep; the hash covers entries, order and rules."""
+        cuts = [token_ids.CUTS_FIELD] if self.cuts_long_words else []
+        content = json.dumps([self.vocabulary, *self.rules_for_hash(), *cuts])
         return self.described(content.encode())
 
     def save(self, directory: epath.PathLike) -> None:
@@ -176,6 +182,14 @@ class WordPieceTokenizer(token_ids.Tokenizer):
             "mask_token": MASK,
         }
         (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+
+    def own_rules(self) -> dict[str, Any]:
+        """Returns the rules that are not the released ones, by name."""
+        return super().own_rules() | ({token_ids.CUTS_FIELD: True} if self.cuts_long_words else {})
+
+    @property
+    def _word_rules(self) -> dict[str, Any]:
+        return {**self.rules, "cuts_long_words": self.cuts_long_words}
 
     def normalized(self, text: str) -> str:
         """Returns the text cleaned and folded, before punctuation is set apart."""
@@ -223,7 +237,7 @@ class WordPieceTokenizer(token_ids.Tokenizer):
             characters = [one for one in self._placed(chunk) if one[0] != " "]
         spans = iter(characters)
         tokens: list[tuple[int, int, int]] = []
-        for word in split_words(chunk, **self.rules):
+        for word in split_words(chunk, **self._word_rules):
             ids = self.pieces(word)
             for place, token_id in enumerate(ids):
                 length = len(self.vocabulary[token_id]) - (len(CONTINUATION) if place else 0)
@@ -237,7 +251,7 @@ class WordPieceTokenizer(token_ids.Tokenizer):
         if self._chunks.is_full():
             self._chunks, self._words = _Chunks(self._is_released), _Computed(self.pieces)
         places, num_chunks = self._chunks.places(texts)
-        rules = self.rules
+        rules = self._word_rules
         for chunk in self._chunks.unencoded():
             pieces = map(self._words.__getitem__, split_words(chunk, **rules))
             self._chunks.append(list(itertools.chain.from_iterable(pieces)))
@@ -325,10 +339,17 @@ def split_words(
     strip_accents: bool = False,
     normalization: str = normalization_lib.RELEASED,
     language: str = "",
+    cuts_long_words: bool = False,
 ) -> list[str]:
     """Returns the words and punctuation marks of `text` by the rules of a tokenizer."""
     if normalization != normalization_lib.RELEASED:
-        return normalization_lib.applied(normalization, text).translate(_SET_APART).split()
+        words = normalization_lib.applied(normalization, text).translate(_SET_APART).split()
+    else:
+        words = _released_words(text, lowercase, strip_accents, language)
+    return _cut(words) if cuts_long_words else words
+
+
+def _released_words(text: str, lowercase: bool, strip_accents: bool, language: str) -> list[str]:
     words: list[str] = []
     for word in text.translate(_CLEANED).split():
         folded = normalization_lib.lowered(word, language) if lowercase else word
@@ -336,6 +357,15 @@ def split_words(
             folded = unicodedata.normalize("NFD", folded).translate(_WITHOUT_ACCENTS)
         words += folded.translate(_PUNCTUATION_APART).split()
     return words
+
+
+def _cut(words: list[str]) -> list[str]:
+    longest = MAX_INPUT_CHARS_PER_WORD
+    if all(len(word) <= longest for word in words):
+        return words
+    return [
+        word[start : start + longest] for word in words for start in range(0, len(word), longest)
+    ]
 
 
 def fold(

@@ -22,7 +22,7 @@ NASTY = [
     "\u0130stanbul \u1e9e \u0390 A\u030a\u0327",
     "a\u00ad\u200b\u2028b\u0085c\x1cd\x00e\ufffdf",
     "\u6f22\u5b57a\uf900\u0301b \U00020000",
-    "x" * 200 + " " + "x" * 201,
+    "x" * 200 + " " + "x" * 201 + " " + "xy\u0301" * 150,
     "$5+[a](b)^c`|~ \u00a7\u00bf\u2026\u3001",
     "ab[MASK]cd [MASK]",
 ]
@@ -74,13 +74,15 @@ def test_vocabulary_and_casing_come_from_vocab_txt_or_tokenizer_json(tmp_path):
         *({"lowercase": a, "strip_accents": b} for a in (True, False) for b in (True, False)),
         {"lowercase": True, "strip_accents": True, "language": "tr"},
         *({"normalization": name} for name in ("none", "nfc", "nfkc")),
+        {"normalization": "nfc", "cuts_long_words": True},
+        {"lowercase": True, "strip_accents": True, "cuts_long_words": True},
     ],
     ids=str,
 )
 def test_tokenizer_json_gives_our_ids_and_has_the_rules(rules):
     ours = vocabulary(**rules)
     written = huggingface_tokenizer.fast_tokenizer(ours, bert.TOKENIZER).to_str()
-    assert spelled_rules.rules_of(json.loads(written)["normalizer"]) == rules
+    assert spelled_rules.wordpiece_rules(json.loads(written)) == rules
     assert spelled_rules.rules_of({"type": "BertNormalizer"}) is None
     theirs = tokenizers.Tokenizer.from_str(written)
     rng = random.Random(0)

@@ -1,9 +1,10 @@
+import pickle
 import random
 
 import numpy as np
 import pytest
 
-from bertjax.data import wordpiece
+from bertjax.data import tokenizer, wordpiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -87,6 +88,29 @@ def test_a_word_is_unknown_from_201_characters_on():
     assert len(known.encode("x" * 200)) == 200
     assert known.encode("x" * 201) == [known.unk_id]
     assert known.encode("x" * 150 + "!" + "x" * 60)[150] == known.unk_id
+
+
+def test_a_long_word_is_cut_where_the_vocabulary_says_so(tmp_path):
+    letters = ["x", "##x", "##xy", "y", "##y", "y\u0301", "##\u0301"]
+    for rules in ({"normalization": "nfc"}, {"lowercase": True}, {"lowercase": False}):
+        known = known_by(*letters, cuts_long_words=True, **rules)
+        for word in ("xy" * 100, "xy" * 100 + "x", "xy" * 330, "y\u0301x" * 200, "xy" * 50_000):
+            whole = "".join(wordpiece.split_words(word, **known.rules))
+            parts = [whole[start : start + 200] for start in range(0, len(whole), 200)]
+            ids, starts, ends = known.encode_with_offsets(f" {word}, {word}?")
+            one = [token_id for part in parts for token_id in known.encode(part)]
+            assert ids.tolist() == [*one, known.unk_id] * 2 == known.encode(f"{word}, {word}?")
+            assert starts[0] == 1 and ends[len(one) - 1] == 1 + len(word)
+            assert (starts[1:] >= ends[:-1]).all()
+        # An unknown character takes its part with it, not the rest.
+        assert known.encode("x" * 200 + "z" + "x" * 300) == [
+            *known.encode("x" * 200), known.unk_id, *known.encode("x" * 101)
+        ]  # fmt: skip
+        known.save(tmp_path)
+        assert tokenizer.load(tmp_path).describe() == known.describe()
+        assert pickle.loads(pickle.dumps(known)).describe() == known.describe()
+        assert known.describe()["cuts_long_words"] is True
+        assert known.describe()["sha256"] != known_by(*letters, **rules).describe()["sha256"]
 
 
 def nasty_texts(seed: int, number: int, more: str = "") -> list[str]:
