@@ -355,11 +355,17 @@ def _unit_splitter(options: Options) -> Callable[[str], Iterable[str]]:
     whole = _of_tokenizer(options.rules)
 
     def split(chunk: str) -> Iterator[str]:
-        folded = sentence_piece.fold(chunk, **whole).strip()
+        folded = _composed(sentence_piece.fold(chunk, **whole), options).strip()
         for first in range(0, len(folded), vocabulary_entries.MAX_UNIT_CHARACTERS):
             yield folded[first : first + vocabulary_entries.MAX_UNIT_CHARACTERS]
 
     return split
+
+
+def _composed(text: str, options: Options) -> str:
+    """Returns what a sentencepiece model gets of a folded text."""
+    is_released = _rule(options) == normalization.RELEASED
+    return unicodedata.normalize("NFKC", text) if is_released else text
 
 
 def _piece_splitter(options: Options) -> Callable[[str], Iterable[str]]:
@@ -419,6 +425,7 @@ TRAINERS = {
             vocabulary_entries.sentencepiece_model(
                 counts, options.size, options.model_type, _rule(options)
             ),
+            composes=_rule(options) == normalization.RELEASED,
             **options.rules,
         ),
         kept=_kept_by_pieces,

@@ -106,7 +106,8 @@ def sentencepiece_model(
         )
     except RuntimeError as error:
         raise ValueError(f"size is {size}; sentencepiece says: {error}") from error
-    return written.getvalue()
+    model = written.getvalue()
+    return sentence_piece.rounded(model) if model_type == "unigram" else model
 
 
 def of_byte_bpe(

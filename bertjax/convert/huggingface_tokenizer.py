@@ -166,9 +166,9 @@ def unigram_tokenizer(
     """Returns the tokenizer of the Rust library for a unigram model, as `fast_tokenizer`.
 
     The library adds scores in 64 bits, where sentencepiece has 32: among segmentations with equal
-    sums it may take another one. The model's replacements of single characters are spelled out and
-    the rest is left to NFKC, since the library's own form of the model's table looks at clusters of
-    characters.
+    sums it may take another one, unless scores are `sentence_piece.rounded`, as here they are. The
+    model's replacements of single characters are spelled out and the rest is left to NFKC, since
+    the library's own form of the model's table looks at clusters of characters.
     """
     model = vocabulary.base if isinstance(vocabulary, added_tokens.WithAddedTokens) else vocabulary
     pieces = zip(model.vocabulary, model.scores(), strict=True)
@@ -177,7 +177,8 @@ def unigram_tokenizer(
         [
             *_of_text(model),
             normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
-            normalizers.Strip(),
+            # The library's Strip takes other white space, too, such as U+0085.
+            normalizers.Replace(tokenizers.Regex(r"\A +| +\z"), ""),
         ]
     )
     mark: dict[str, Any] = {"replacement": sentence_piece.WORD_START, "prepend_scheme": "always"}
@@ -206,23 +207,30 @@ def _of_text(model: tokenizer.SentencePieceTokenizer) -> list[normalizers.Normal
 
 
 def _folded(vocabulary: tokenizer.SentencePieceTokenizer) -> list[normalizers.Normalizer]:
-    """Returns what the model's own normalization does to characters: its rules, then NFKC.
+    """Returns what the model's own normalization does to characters, and NFKC.
 
-    Characters are asked for between full stops, with which none of them combines.
+    NFKC goes first if the text is composed before the model gets it. Characters are asked for
+    between full stops, with which none of them combines.
     """
     rules: dict[str, list[str]] = {}
+    nfkc = normalizers.NFKC()
     characters = spelled_rules.characters()
+    if vocabulary.composes:
+        characters = [it for it in characters if unicodedata.is_normalized("NFKC", it)]
     normalized = vocabulary.model_normalized([f".{it}." for it in characters])
     for character, text in zip(characters, normalized, strict=True):
         became = text.removeprefix(sentence_piece.WORD_START)[1:-1]
         became = became.replace(sentence_piece.WORD_START, " ")
-        if became != unicodedata.normalize("NFKC", character):
+        # The library's tables are older than Python's.
+        if became != (character if vocabulary.composes else nfkc.normalize_str(character)):
             rules.setdefault(became, []).append(character)
     replaced = [
         normalizers.Replace(spelled_rules.regex(frozenset(held).__contains__), became)
         for became, held in rules.items()
     ]
-    return [*replaced, normalizers.NFKC()]
+    if vocabulary.composes:
+        return [*spelled_rules.in_form("NFKC"), *replaced]
+    return [*replaced, nfkc]
 
 
 def _templates(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import struct
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -35,7 +36,10 @@ IDENTITY = "identity"
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 _UNIGRAM = 1  # the default
 # Fields of ModelProto and of its pieces, and types of pieces.
-_PIECE, _NAME, _UNKNOWN, _CONTROL = 1, 1, 2, 3
+_PIECE, _NAME, _SCORE, _TYPE = 1, 1, 2, 3
+_NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
+# Sums of its multiples are exact in float32 up to 65,536, the score of some 30,000 characters.
+SCORE_STEP = 2.0**-8
 UNKNOWN_NAME = "<unk>"
 
 ALBERT_QUOTES = ("``", "''")
@@ -53,7 +57,9 @@ SPECIAL_NAMES = {
 class SentencePieceTokenizer(token_ids.Tokenizer):
     """The tokenizer of a sentencepiece model, given as its bytes.
 
-    `strip_accents=None` follows `lowercase`, which is false unless given.
+    `strip_accents=None` follows `lowercase`, which is false unless given. With `composes` the text
+    is in NFKC before the model normalizes it, whose own form of NFKC leaves some marks apart, such
+    as those of a letter with a line below and an accent.
 
     Raises:
       ValueError: if the bytes are not a model, special tokens are missing or could occur in text,
@@ -70,7 +76,9 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
         strip_accents: bool | None = None,
         normalization: str = normalization_lib.RELEASED,
         language: str = "",
+        composes: bool = False,
     ):
+        self.composes = composes
         self.set_rules(lowercase, strip_accents, normalization, language, by_default=False)
         self._bytes = model
         self._model = _processor(model)
@@ -87,7 +95,8 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
         )
 
     def __reduce__(self):
-        return functools.partial(type(self), **self.rules), (self._bytes,)
+        make = functools.partial(type(self), **self.rules, composes=self.composes)
+        return make, (self._bytes,)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         folded = list(map(self.normalized, texts))
@@ -115,7 +124,12 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
 
     def normalized(self, text: str) -> str:
         """Returns the text folded, before the model normalizes it, as UTF-8 can hold it."""
-        return fold(token_ids.without_surrogates(text), **self.rules)
+        folded = fold(token_ids.without_surrogates(text), **self.rules)
+        return unicodedata.normalize("NFKC", folded) if self.composes else folded
+
+    def own_rules(self) -> dict[str, Any]:
+        """Returns the rules that are not the released ones, by name."""
+        return super().own_rules() | ({token_ids.COMPOSES_FIELD: True} if self.composes else {})
 
     def kept(self, text: str) -> str:
         """Returns what the pieces can spell of a text, after the model's own normalization."""
@@ -136,6 +150,7 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
             )
         lower = functools.partial(normalization_lib.lowered, language=self.language)
         folded = offsets.lowered(folded, lower) if self.lowercase else folded
+        folded = offsets.composed(folded, "NFKC") if self.composes else folded
         return [(start, end) for _, start, end in folded]
 
     def scores(self) -> list[float]:
@@ -156,7 +171,9 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
 
     def describe(self) -> dict[str, Any]:
         """Returns what manifests keep; the hash covers the model and the casing."""
-        return self.described(self._bytes + json.dumps(self.rules_for_hash()).encode())
+        composes = [token_ids.COMPOSES_FIELD] if self.composes else []
+        rules = [*self.rules_for_hash(), *composes]
+        return self.described(self._bytes + json.dumps(rules).encode())
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes spiece.model and a tokenizer_config.json with the field names of transformers."""
@@ -227,10 +244,37 @@ def renumbered(model: bytes, *, before: Sequence[str], first: int, after: Sequen
     return b"".join(_field(*each) for each in [*((_PIECE, piece) for piece in pieces), *others])
 
 
+def rounded(model: bytes) -> bytes:
+    """Returns the model with scores that are multiples of `SCORE_STEP`.
+
+    The same pieces in another order ("a aa", "aa a") have the same score. Where sums are exact, the
+    first segmentation is taken by sentencepiece, which adds in 32 bits, as by the library of
+    transformers, which adds in 64.
+
+    Raises:
+      ValueError: if the bytes are not a model.
+    """
+    return b"".join(
+        _field(number, _rounded_piece(content) if number == _PIECE else content)
+        for number, content in _fields(model)
+        if isinstance(content, bytes)
+    )
+
+
+def _rounded_piece(piece: bytes) -> bytes:
+    fields: dict[int, Any] = dict(_fields(piece))
+    (score,) = struct.unpack("<f", fields.get(_SCORE, bytes(4)))
+    score = round(score / SCORE_STEP) * SCORE_STEP
+    return _piece(_piece_name(piece), score, fields.get(_TYPE, _NORMAL))
+
+
+def _piece(name: bytes, score: float, kind: int) -> bytes:
+    """Returns a piece of ModelProto."""
+    return _field(_NAME, name) + b"\x15" + struct.pack("<f", score) + bytes([0x18, kind])
+
+
 def _special_piece(name: str) -> bytes:
-    """Returns a piece of ModelProto: its name, the score 0, its type."""
-    kind = _UNKNOWN if name == UNKNOWN_NAME else _CONTROL
-    return _field(_NAME, name.encode()) + bytes([0x15, 0, 0, 0, 0, 0x18, kind])
+    return _piece(name.encode(), 0.0, _UNKNOWN if name == UNKNOWN_NAME else _CONTROL)
 
 
 def _piece_name(piece: bytes) -> bytes:

@@ -14,12 +14,14 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, cast
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from bertjax.data import normalization, token_ids, wordpiece
+
+Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 # Characters of a regex that are compared: classes may be those of another Python's tables.
 _COMPARED = 12
@@ -78,17 +80,17 @@ def rules_of(written: Mapping[str, Any]) -> dict[str, Any] | None:
 
     The classes of characters may be those of another Python's Unicode tables.
     """
-    steps = [step["type"] for step in written.get("normalizers", ())]
-    spaced = [step for step in steps if step != "BertNormalizer"]
+    types = [step["type"] for step in written.get("normalizers", ())]
+    steps = " ".join(step for step in types if step != "BertNormalizer")
     for name, form in normalization.FORMS.items():
-        if spaced == ["Replace", "Replace", *([form] if form else [])]:
+        of_form = f" {form}( Replace)*" if form else ""
+        if re.fullmatch(f"Replace Replace{of_form}", steps):
             return {"normalization": name}
     for lowercase, strip_accents in itertools.product((True, False), repeat=2):
         for language in ("", normalization.DOTTED_I_LANGUAGES[0]):
             few = len(normalization.LOWERED_I) if language else 0
-            expected = ["Replace"] + [*["Replace"] * few, "Replace", "Lowercase"] * lowercase
-            expected += ["NFD", "Replace"] * strip_accents
-            if spaced == expected:
+            expected = "Replace" + f"( Replace){{{few}}} Replace Lowercase" * lowercase
+            if re.fullmatch(expected + " NFD( Replace)+" * strip_accents, steps):
                 casing = {"lowercase": lowercase, "strip_accents": strip_accents}
                 return casing | ({"language": language} if language else {})
     return None
@@ -117,8 +119,27 @@ def cleaned_in_form(name: str) -> list[normalizers.Normalizer]:
     return [
         normalizers.Replace(regex(normalization.is_dropped), ""),
         normalizers.Replace(regex(normalization.is_space), " "),
-        *([getattr(normalizers, form)()] if form else []),
+        *(in_form(cast(Form, form)) if form else []),
     ]
+
+
+@functools.cache
+def in_form(form: Form) -> tuple[normalizers.Normalizer, ...]:
+    """Returns what puts a text into a Unicode normal form by Python's tables.
+
+    The library's are those of Unicode 12: other forms that they leave are replaced.
+    """
+    library = getattr(normalizers, form)()
+    other: dict[str, str] = {}
+    for character in characters():
+        if unicodedata.is_normalized("NFKD", character):
+            continue
+        for text in (unicodedata.normalize("NFD", character), character):
+            left, became = library.normalize_str(text), unicodedata.normalize(form, text)
+            if left != became:
+                other[left] = became
+    longest_first = sorted(other.items(), key=lambda pair: -len(pair[0]))
+    return (library, *(normalizers.Replace(left, became) for left, became in longest_first))
 
 
 def lowered(language: str = "") -> list[normalizers.Normalizer]:
@@ -135,9 +156,9 @@ def lowered(language: str = "") -> list[normalizers.Normalizer]:
     ]
 
 
-def without_accents(form: str, is_accent: Callable[[str], Any]) -> list[normalizers.Normalizer]:
+def without_accents(form: Form, is_accent: Callable[[str], Any]) -> list[normalizers.Normalizer]:
     """Returns what decomposes a text and drops its accents."""
-    return [getattr(normalizers, form)(), normalizers.Replace(regex(is_accent), "")]
+    return [*in_form(form), normalizers.Replace(regex(is_accent), "")]
 
 
 def _is_accent(character: str) -> bool:

@@ -19,9 +19,12 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 # Our fields of tokenizer_config.json, and of what manifests keep.
 NORMALIZATION_FIELD, LANGUAGE_FIELD = "normalization", "lowercase_language"
-CUTS_FIELD = "cuts_long_words"
+CUTS_FIELD, COMPOSES_FIELD = "cuts_long_words", "composes"
 # The rules for a text, as `describe` names them; one that is missing is the released rule.
-RULES = ("kind", "lowercase", "strip_accents", NORMALIZATION_FIELD, LANGUAGE_FIELD, CUTS_FIELD)
+RULES = (
+    *("kind", "lowercase", "strip_accents", NORMALIZATION_FIELD, LANGUAGE_FIELD),
+    *(CUTS_FIELD, COMPOSES_FIELD),
+)
 # The class that transformers reads such a vocabulary with: its own classes have other rules.
 LIBRARY_CLASS = "PreTrainedTokenizerFast"
 

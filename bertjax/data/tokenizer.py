@@ -77,6 +77,7 @@ TOKENIZERS: dict[str, TokenizerKind] = {
         _from_bytes(SentencePieceTokenizer),
         "sentencepiece model with BERT's special tokens",
         sentence_piece.export_fault,
+        own_rule=token_ids.COMPOSES_FIELD,
     ),
     ByteBpeTokenizer.kind: TokenizerKind(
         byte_bpe.ENTRIES_FILE,

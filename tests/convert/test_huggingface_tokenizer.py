@@ -1,5 +1,6 @@
 """Claims about a tokenizer's files: what is read of them, and that those written give our ids."""
 
+import collections
 import json
 import random
 
@@ -9,7 +10,8 @@ import tokenizers
 
 from bertjax.convert import huggingface_tokenizer
 from bertjax.convert.families import albert, bert
-from bertjax.data import sentence_piece, spelled_rules, tokenizer
+from bertjax.data import normalization, sentence_piece, spelled_rules, tokenizer
+from data_pipelines import vocabulary_entries
 from tests import small_byte_bpe
 from tests.data import test_normalization, test_sentence_piece
 
@@ -119,7 +121,12 @@ def test_a_byte_level_bpe_is_written_with_our_ids_and_the_templates_of_the_famil
 
 
 @pytest.mark.parametrize(
-    "casing", [{"lowercase": True}, {"lowercase": True, "strip_accents": False}, {}], ids=str
+    "casing",
+    [
+        *({"lowercase": True}, {"lowercase": True, "strip_accents": False}, {}),
+        *({"composes": True}, {"lowercase": True, "composes": True}),
+    ],
+    ids=str,
 )
 def test_a_unigram_model_gives_the_same_ids_to_characters_of_all_kinds(casing):
     model = test_sentence_piece.model(**test_sentence_piece.BERT)
@@ -128,6 +135,8 @@ def test_a_unigram_model_gives_the_same_ids_to_characters_of_all_kinds(casing):
     rng = random.Random(3)
     pool = [*"  \t\n\u3000\u00a0\u200bélanTheRunning,.!?：～①½ﬁ博推각ΑΣσİßǅ\x00\ufffd"]
     pool += ["the ", "runner", "`", "``", "'", "''"]
+    if "composes" in casing:
+        pool += ["a\u0331\u0301", "\u1fb3\u0301", "q\u0307\u0323", *"\u0323\u0301\ua7f2\u32ff"]
     assert sum(piece in ours.vocabulary for piece in "élan") > 2
     for _ in range(500):
         text = "".join(rng.choices(pool, k=rng.randrange(25)))
@@ -140,6 +149,21 @@ def test_a_unigram_model_gives_the_same_ids_to_characters_of_all_kinds(casing):
     masked = theirs.encode("the [MASK] ran[MASK]", add_special_tokens=False)
     assert masked.ids == ours.encode_with_masks("the [MASK] ran[MASK]")
     assert theirs.decode(ours.encode("the runner")) == "the runner"
+
+
+def test_the_library_takes_the_same_of_equal_segmentations_with_a_model_trained_here():
+    rng = random.Random(1)
+    letters = ["ab", "abc", "-.", "10", "0123456789", "aeiounst"]
+    words = ["".join(rng.choices(rng.choice(letters), k=rng.randrange(1, 9))) for _ in range(3_000)]
+    made = vocabulary_entries.sentencepiece_model(
+        collections.Counter(words), 600, "unigram", normalization.RELEASED
+    )
+    ours = sentence_piece.SentencePieceTokenizer(made)
+    assert {score * 256 % 1 for score in ours.scores()} == {0.0}
+    theirs = huggingface_tokenizer.unigram_tokenizer(ours, albert.TOKENIZER)
+    for _ in range(2_000):
+        text = "".join(rng.choices(rng.choice([*letters, "a", "-"]), k=rng.randrange(1, 60)))
+        assert theirs.encode(text, add_special_tokens=False).ids == ours.encode(text), text
 
 
 def test_xlm_robertas_pieces_are_read_with_weights_of_bert(tmp_path):

@@ -1,5 +1,6 @@
 import io
 import json
+import pickle
 import random
 import re
 
@@ -59,9 +60,12 @@ def test_texts_become_the_ids_of_the_model(bert_model, cased):
 def test_offsets_stand_beside_the_same_ids_and_cover_the_text(kind):
     trained, rng = model(**BERT, model_type=kind), random.Random(kind)
     pool = [*" \n\u3000theruninglÉéA博推ﬁ½İΣ\u0301\u0323각①!,`'", "the ", "runner", "``", "''"]
-    for lowercase, strip_accents in ((False, None), (True, None), (False, True), (True, False)):
-        casing = {"lowercase": lowercase, "strip_accents": strip_accents}
-        known = sentence_piece.SentencePieceTokenizer(trained, **casing)
+    for lowercase, strip_accents, composes in (
+        *((False, None, False), (True, None, False), (False, True, False), (True, False, False)),
+        *((False, None, True), (True, None, True)),
+    ):
+        rules = {"lowercase": lowercase, "strip_accents": strip_accents, "composes": composes}
+        known = sentence_piece.SentencePieceTokenizer(trained, **rules)
         for _ in range(200):
             text = "a" + "".join(rng.choices(pool, k=rng.randrange(20)))
             ids, starts, ends = known.encode_with_offsets(text)
@@ -89,6 +93,19 @@ def test_tokens_hold_their_original_characters(bert_model):
         _, starts, ends = known.encode_with_offsets(text)
         held = [text[start:end] for start, end in zip(starts, ends, strict=True)]
         assert held == expected, text
+
+
+def test_forms_of_a_letter_with_two_marks_are_one_text_where_the_model_gets_it_composed(tmp_path):
+    trained = model([*LINES, "m\xe1\u0331 e\u0323\u0302"], **BERT)
+    known = sentence_piece.SentencePieceTokenizer(trained, composes=True)
+    released = sentence_piece.SentencePieceTokenizer(trained)
+    for first, second in (("a\u0331\u0301", "\xe1\u0331"), ("e\u0302\u0323", "\u1ec7")):
+        assert known.encode(f"m{first}") == known.encode(f"m{second}")
+        assert released.kept(first) != released.kept(second)
+    known.save(tmp_path)
+    assert tokenizer.load(tmp_path).describe() == known.describe()
+    assert pickle.loads(pickle.dumps(known)).describe() == known.describe()
+    assert known.describe()["composes"] is True
 
 
 def test_half_a_surrogate_pair_is_an_unknown_character(bert_model):
@@ -168,6 +185,7 @@ def test_the_hash_tells_models_and_casing_apart(bert_model):
         sentence_piece.SentencePieceTokenizer(bert_model),
         sentence_piece.SentencePieceTokenizer(bert_model, lowercase=True),
         sentence_piece.SentencePieceTokenizer(bert_model, strip_accents=True),
+        sentence_piece.SentencePieceTokenizer(bert_model, composes=True),
         sentence_piece.SentencePieceTokenizer(model(**BERT, model_type="bpe")),
     ]
     assert len({known.describe()["sha256"] for known in variants}) == len(variants)
