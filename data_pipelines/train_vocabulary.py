@@ -71,6 +71,12 @@ class Options:
     model_type: str = command_line.option(
         "the kind of sentencepiece model", choices=lambda: MODEL_TYPES, default="unigram"
     )
+    special_tokens: str = command_line.option(
+        "names and ids of the special tokens of a sentencepiece model: the recipe xlm_r needs "
+        "those of xlm-roberta, camembert those of camembert",
+        choices=lambda: (vocabulary_entries.BERT, *sentence_piece.PIECES),
+        default=vocabulary_entries.BERT,
+    )
     size: int = command_line.option(
         "entries at most, specials included; 0: 4,096 to 32,768, by the length of the text",
         default=30522,
@@ -136,6 +142,7 @@ def train_vocabulary(
     """
     output = epath.Path(options.output)
     options = _with_kind(options)
+    _check_special_tokens(options)
     _check_normalization(options)
     _check_output(output, overwrite=options.overwrite)
     lost = losses.LostMarks(
@@ -318,6 +325,14 @@ def _timed(label: str) -> Iterator[None]:
             thread.join()
 
 
+def _check_special_tokens(options: Options) -> None:
+    if options.special_tokens != vocabulary_entries.BERT and options.kind != "sentencepiece":
+        raise ValueError(
+            f"--special_tokens is {options.special_tokens}, but a vocabulary of the kind "
+            f"{options.kind} has its own: add --kind=sentencepiece, or leave it out"
+        )
+
+
 def _check_normalization(options: Options) -> None:
     normalizations = TRAINERS[options.kind].normalizations
     if options.normalization not in normalizations:
@@ -423,7 +438,7 @@ TRAINERS = {
         _unit_splitter,
         lambda counts, options: sentence_piece.SentencePieceTokenizer(
             vocabulary_entries.sentencepiece_model(
-                counts, options.size, options.model_type, _rule(options)
+                counts, options.size, options.model_type, _rule(options), options.special_tokens
             ),
             composes=_rule(options) == normalization.RELEASED,
             **options.rules,

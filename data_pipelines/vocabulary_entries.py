@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import sentencepiece
 import tokenizers
@@ -25,6 +26,13 @@ MAX_UNIT_CHARACTERS = 1000
 # The sums that sentencepiece makes depend on the number of threads that share them, so this is
 # not the number of cores.
 SENTENCEPIECE_THREADS = 2
+
+BERT = "bert"  # the special tokens of a WordPiece vocabulary
+_BERT_PIECES: dict[str, Any] = {
+    **{"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1},
+    **{"pad_piece": wordpiece.PAD, "unk_piece": wordpiece.UNK},
+    "control_symbols": list(SPECIALS[2:]),
+}
 
 
 def of_wordpiece(word_counts: Mapping[str, int], size: int, rule: str) -> list[str]:
@@ -66,16 +74,18 @@ def of_wordpiece(word_counts: Mapping[str, int], size: int, rule: str) -> list[s
 
 
 def sentencepiece_model(
-    unit_counts: Mapping[str, int], size: int, model_type: str, rule: str
+    unit_counts: Mapping[str, int], size: int, model_type: str, rule: str, ids: str = BERT
 ) -> bytes:
     """Returns a model of at most `size` pieces for units with these counts.
 
-    The special tokens have the ids and names of a WordPiece vocabulary made here. By the released
-    rule the model normalizes the text itself; by any other it leaves it as it is.
+    The special tokens have the ids and names of a WordPiece vocabulary made here, or those of a
+    family: `ids` is BERT or a key of sentence_piece.PIECES. By the released rule the model
+    normalizes the text itself; by any other it leaves it as it is.
 
     Raises:
       ValueError: if sentencepiece cannot make a model of them.
     """
+    pieces = sentence_piece.PIECES.get(ids)
     characters = _character_counts(unit_counts)
     covered = sum(characters[character] for character in _alphabet(characters))
     written = io.BytesIO()
@@ -90,23 +100,18 @@ def sentencepiece_model(
                 if rule == normalization.RELEASED
                 else sentence_piece.IDENTITY
             ),
-            vocab_size=size,
+            vocab_size=size - pieces.more if pieces else size,
             hard_vocab_limit=False,
             character_coverage=covered / characters.total(),
-            pad_id=0,
-            unk_id=1,
-            bos_id=-1,
-            eos_id=-1,
-            pad_piece=wordpiece.PAD,
-            unk_piece=wordpiece.UNK,
-            control_symbols=list(SPECIALS[2:]),
             max_sentence_length=8 * MAX_UNIT_CHARACTERS,
             num_threads=SENTENCEPIECE_THREADS,
             minloglevel=2,
+            **({} if pieces else _BERT_PIECES),
         )
     except RuntimeError as error:
         raise ValueError(f"size is {size}; sentencepiece says: {error}") from error
     model = written.getvalue()
+    model = sentence_piece.renumbered(model, pieces) if pieces else model
     return sentence_piece.rounded(model) if model_type == "unigram" else model
 
 

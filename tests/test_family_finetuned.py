@@ -19,6 +19,7 @@ from bertjax.training import optim, warm_start
 from tests import programs, small_byte_bpe, small_datasets, small_records
 from tests.convert import weights
 from tests.data import test_sentence_piece
+from tests.data_pipelines import test_train_vocabulary
 
 pytestmark = [pytest.mark.usefixtures("one_device", "quick_runs"), pytest.mark.slow]
 
@@ -48,6 +49,11 @@ FAMILIES = {
         {"position_offset": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
         "byte_bpe",
     ),
+    "xlm-roberta": Family(
+        *("xlm-roberta", "masked_lm"),
+        {"position_offset": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        "xlm-roberta",
+    ),
     "albert": Family(
         *("albert", "pretraining"),
         {"embedding_size": 12, "num_hidden_groups": 1, "hidden_act": "gelu_tanh"},
@@ -71,6 +77,9 @@ VOCABULARIES = {
     "byte_bpe": lambda: small_byte_bpe.vocabulary(size=400),
     "sentencepiece": lambda: sentence_piece.SentencePieceTokenizer(
         test_sentence_piece.model(lines=[" ".join(small_records.WORDS)], **test_sentence_piece.BERT)
+    ),
+    "xlm-roberta": lambda: test_train_vocabulary.trained(
+        small_records.WORDS, kind="sentencepiece", special_tokens="xlm-roberta", size=90
     ),
 }
 
@@ -211,9 +220,9 @@ UNMOVED_IN = {
     "squad_v1": ("span_head.bias", "layers.1.output_norm.bias"),
     "swag": ("classifier.bias",),
 }
-# Whole runs take long: each family and each kind is in one.
+# Whole runs take long: each family, XLM-R for RoBERTa, and each kind is in one.
 RUNS = [
-    *(("roberta", "squad_v1", "by_depth"), ("albert", "conll", "by_depth")),
+    *(("xlm-roberta", "squad_v1", "by_depth"), ("albert", "conll", "by_depth")),
     *(("electra", "table", "by_depth"), ("spanbert", "swag", "lora")),
     *(("distilbert", "regression", "by_depth"), ("left_to_right", "swag", "by_depth")),
 ]

@@ -15,7 +15,7 @@ import tokenizers
 from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from bertjax.convert.families import base, roberta
+from bertjax.convert.families import base
 from bertjax.data import (
     added_tokens,
     foreign_files,
@@ -42,24 +42,20 @@ def read_tokenizer(
       ValueError: if it is damaged or does not do what the released BERT's does.
     """
     directory = epath.Path(directory)
-    if files.pieces and (path := directory / files.pieces.file).exists():
+    path = directory / sentence_piece.PIECES_FILE
+    if files.pieces and path.exists():
         return _of_pieces(path, files.pieces)
     names = (*files.vocabularies, TOKENIZER_FILE)
     if any((directory / name).exists() for name in names):
         return tokenizer.load(directory)
-    if (path := directory / roberta.MODEL_FILE).exists():
-        return _of_pieces(path, roberta.XLM_PIECES)
+    if path.exists():
+        return _of_pieces(path, sentence_piece.PIECES["xlm-roberta"])
     return None
 
 
-def _of_pieces(path: epath.Path, pieces: base.Pieces) -> tokenizer.Tokenizer:
+def _of_pieces(path: epath.Path, pieces: sentence_piece.Pieces) -> tokenizer.Tokenizer:
     try:
-        model = sentence_piece.renumbered(
-            foreign_files.read_tokenizer(path),
-            before=pieces.before,
-            first=pieces.first,
-            after=pieces.after,
-        )
+        model = sentence_piece.renumbered(foreign_files.read_tokenizer(path), pieces)
         vocabulary = tokenizer.SentencePieceTokenizer(model)
     except ValueError as error:
         raise ValueError(f"{path} is not a sentencepiece model of its family: {error}") from error
@@ -100,9 +96,10 @@ def write_tokenizer(
     path = directory / wordpiece.CONFIG_FILE
     config = json.loads(path.read_text())
     fields = dict(files.fields)
-    # Other classes have rules of theirs.
-    if is_library or config["tokenizer_class"] == token_ids.LIBRARY_CLASS:
+    if is_library:
         fields["tokenizer_class"] = config["tokenizer_class"]
+    elif config["tokenizer_class"] != fields["tokenizer_class"]:
+        fields["tokenizer_class"] = token_ids.LIBRARY_CLASS  # other classes have rules of theirs
     config |= {"model_max_length": max_length, **fields}
     for place, values in ((path, config), (directory / SPECIAL_TOKENS_FILE, special)):
         place.write_text(json.dumps(values, indent=2) + "\n")

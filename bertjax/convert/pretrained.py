@@ -124,7 +124,7 @@ class Pretrained:
         """
         if self.model_type:
             return families.named(self.model_type)
-        return families.holding(self.config, self.head)
+        return families.holding(self.config, self.head, self.vocabulary)
 
 
 def belongs(path: str, head: str) -> bool:

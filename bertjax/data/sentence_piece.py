@@ -6,6 +6,7 @@ as the released ALBERT does. A new model is trained on text after `fold`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -51,6 +52,40 @@ SPECIAL_NAMES = {
     "cls": (wordpiece.CLS, "<s>"),
     "sep": (wordpiece.SEP, "</s>"),
     "mask": (wordpiece.MASK, "<mask>"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """The ids that fairseq gave to the pieces of a model that was trained without its names.
+
+    They are those of the names `before`, of the model's pieces from number `first` on, and of the
+    names `after`, one after the other. The names are not text; <unk> is the unknown piece.
+    """
+
+    before: tuple[str, ...]
+    first: int
+    after: tuple[str, ...] = ("<mask>",)
+
+    @property
+    def more(self) -> int:
+        """The number of entries that the vocabulary has more than the model."""
+        return len(self.before) - self.first + len(self.after)
+
+    def are_of(self, vocabulary: token_ids.Tokenizer | None) -> bool:
+        """Returns whether a vocabulary of any kind has pieces with these names and ids."""
+        entries = vocabulary.vocabulary if vocabulary is not None else ()
+        # RoBERTa's bytes have the first names of XLM-R, and no mark of a word's start.
+        return entries[: len(self.before)] == self.before and WORD_START in entries
+
+
+# The file of the model as it was trained, and model_type in transformers -> its ids there.
+# Source: transformers 4.57, tokenization_xlm_roberta.py and tokenization_camembert.py: the model's
+# <unk>, <s> and </s> go, or <unk> alone.
+PIECES_FILE = "sentencepiece.bpe.model"
+PIECES = {
+    "xlm-roberta": Pieces(("<s>", "<pad>", "</s>", "<unk>"), first=3),
+    "camembert": Pieces(("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), first=1),
 }
 
 
@@ -221,25 +256,22 @@ def export_fault(vocabulary: SentencePieceTokenizer) -> str:
     return ""
 
 
-def renumbered(model: bytes, *, before: Sequence[str], first: int, after: Sequence[str]) -> bytes:
-    """Returns the model with other special pieces in front and at its end.
-
-    The names `before` are followed by its pieces from number `first` on and by the names `after`.
-    No text becomes one of these names; <unk> is the unknown piece.
+def renumbered(model: bytes, ids: Pieces) -> bytes:
+    """Returns the model with these ids.
 
     Raises:
       ValueError: if the bytes are not a model, or one of the names is among the pieces that stay.
     """
     fields = [(number, content) for number, content in _fields(model) if isinstance(content, bytes)]
-    pieces = [content for number, content in fields if number == _PIECE][first:]
-    names = {name.encode() for name in (*before, *after)}
+    pieces = [content for number, content in fields if number == _PIECE][ids.first :]
+    names = {name.encode() for name in (*ids.before, *ids.after)}
     if repeated := sorted(names & set(map(_piece_name, pieces))):
         shown = ", ".join(name.decode() for name in repeated)
         raise ValueError(
-            f"its pieces from {first} on hold {shown}, which have ids of their own: it is another "
-            "model than that of the weights"
+            f"its pieces from {ids.first} on hold {shown}, which have ids of their own: it is "
+            "another model than that of the weights"
         )
-    pieces = [*map(_special_piece, before), *pieces, *map(_special_piece, after)]
+    pieces = [*map(_special_piece, ids.before), *pieces, *map(_special_piece, ids.after)]
     others = [field for field in fields if field[0] != _PIECE]
     return b"".join(_field(*each) for each in [*((_PIECE, piece) for piece in pieces), *others])
 

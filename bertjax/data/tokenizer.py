@@ -238,7 +238,8 @@ def check_padding(vocabulary: Tokenizer | None, position_offset: int, source: st
             f"config.model.position_offset is {position_offset}, so the id of padding must be "
             f"{position_offset - 1}; in the vocabulary of {source} it is {vocabulary.pad_id}. "
             "RoBERTa counts positions from there: take a vocabulary of its kind "
-            "(`python -m data_pipelines.train_vocabulary --kind=byte_bpe`), or "
+            "(`python -m data_pipelines.train_vocabulary --kind=byte_bpe`, or --kind=sentencepiece "
+            "--special_tokens=xlm-roberta), or "
             f"--config.model.position_offset={vocabulary.pad_id + 1}, or 0 as in BERT"
         )
 

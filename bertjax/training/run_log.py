@@ -85,7 +85,9 @@ def obstacles(
     if vocabulary is not None and (why := tokenizer.export_fault(vocabulary)):
         faults.append(f"the vocabulary is of the kind {vocabulary.kind}: {why}")
     try:
-        families.holding(encoder.EncoderConfig(**config.model), pretrained.head_of(paths))
+        families.holding(
+            encoder.EncoderConfig(**config.model), pretrained.head_of(paths), vocabulary
+        )
     except ValueError as error:
         faults.append(str(error))
     if config.task == "finetuning":

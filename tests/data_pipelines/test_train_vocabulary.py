@@ -50,6 +50,28 @@ def test_vocabularies_begin_with_specials_have_no_duplicates_and_fit(text_file, 
         assert measured.unknown_rate == 0.0
 
 
+def test_a_sentencepiece_model_has_the_special_tokens_that_are_asked_for(text_file, tmp_path):
+    bert = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    fairseq = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    for name, ids in (
+        ("bert", (0, 1, 2, 3)),
+        ("xlm-roberta", (1, 3, 0, 2)),
+        ("camembert", (1, 3, 5, 6)),
+    ):
+        chosen = options(text_file, tmp_path / name, kind="sentencepiece", special_tokens=name)
+        made, measured, _ = train_vocabulary.train_vocabulary(chosen)
+        mask = 4 if name == "bert" else made.vocab_size - 1
+        assert made.special_ids == (*ids, mask)
+        names = bert if name == "bert" else fairseq
+        assert tuple(made.vocabulary[token_id] for token_id in made.special_ids) == names
+        assert 100 < made.vocab_size <= 150 and measured.unknown_rate == 0.0
+        assert tokenizer.load(tmp_path / name).describe() == made.describe()
+    with pytest.raises(ValueError, match="--special_tokens is camembert.*add --kind=sentencepiece"):
+        train_vocabulary.train_vocabulary(
+            options(text_file, tmp_path / "words", special_tokens="camembert")
+        )
+
+
 def test_a_kind_that_cannot_be_exported_is_reported_before_it_is_trained(
     text_file, tmp_path, caplog, monkeypatch
 ):

@@ -73,14 +73,14 @@ HEADS = {
     "modernbert": ("masked_lm", "none", "sequence_classification", "question_answering"),
     "roberta": ("masked_lm", "none", "sequence_classification", "token_classification"),
 }
+KIN = ("xlm-roberta", "camembert")
 CASES = [
     *((name, head, {}) for name, heads in HEADS.items() for head in heads),
     ("albert", "pretraining", GROUPS),
     ("distilbert", "none", {"sinusoidal_pos_embds": True}),
     ("electra", "replaced_tokens", {"embedding_size": 15}),
     ("modernbert", "masked_lm", {"local_attention": 1}),  # a token sees itself alone
-    ("xlm-roberta", "sequence_classification", {}),
-    ("camembert", "sequence_classification", {}),
+    *((name, head, {}) for name in KIN for head in ("masked_lm", "sequence_classification")),
 ]
 IDS = [f"{name}-{head}{'-other' if changes else ''}" for name, head, changes in CASES]
 # Family -> its pair objective, and transformers' names of its labels and logits.
@@ -390,6 +390,17 @@ def hidden_of(read, inputs):
     graphdef, params = module_of(read)
     run = jax.jit(lambda params, rows: parameters.merge(graphdef, params).encoder(rows))
     return np.asarray(run(params, jax.tree.map(jnp.asarray, inputs)))
+
+
+@pytest.mark.parametrize("name", KIN)
+def test_logits_are_those_of_float64(tmp_path, name):
+    theirs, read = of_torch(name, "masked_lm", tmp_path / "hf")
+    rows = make_rows(padding=1)
+    with torch.no_grad():
+        expected = theirs.double()(**their_inputs(rows, read)).logits.numpy()
+    model = parameters.merge(*module_of(read))
+    logits = our_logits(name, "masked_lm", model, jax.tree.map(jnp.asarray, rows))["labels"]
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_positions_of_a_roberta_whose_rows_are_padded_in_front_are_theirs(tmp_path):

@@ -3,9 +3,12 @@
 import json
 
 import pytest
+import sentencepiece
 import tokenizers
 
 transformers = pytest.importorskip("transformers")
+
+from transformers.convert_slow_tokenizer import SLOW_TO_FAST_CONVERTERS  # noqa: E402
 
 from bertjax.convert import families, formats, huggingface_tokenizer  # noqa: E402
 from bertjax.convert.families import bert  # noqa: E402
@@ -14,6 +17,7 @@ from tests import small_byte_bpe  # noqa: E402
 from tests.convert import test_huggingface_tokenizer, weights  # noqa: E402
 from tests.data import test_added_tokens as added  # noqa: E402
 from tests.data import test_normalization, test_sentence_piece  # noqa: E402
+from tests.data_pipelines import test_train_vocabulary  # noqa: E402
 from tests.interop import exports  # noqa: E402
 
 BYTES = [
@@ -23,8 +27,32 @@ BYTES = [
 PIECES = [*test_sentence_piece.LINES[:3], "  Élan  ﬁ ① [MASK]!", "the\nrunner ran 博推", ""]
 
 
-def pieces(**casing):
-    model = test_sentence_piece.model(**test_sentence_piece.BERT)
+# Texts of many scripts, and all that sentencepiece and transformers might cut or fold differently.
+SCRIPTS = [
+    *("the runner ran home", "L'été, c'était bien.", "你好，世界 こんにちは", "مرحبا بالعالم"),
+    *("नमस्ते दुनिया", "สวัสดีชาวโลก", "한국어 각", "Йод ещё", "🙂 👍🏽 ﬁ ① Ａ"),
+]
+HARD = [
+    *(*SCRIPTS, "", " ", "  the   runner ", "\tthe\nrunner\r\n", "the\u00a0runner\u3000ran"),
+    *("the\u200brunner\u200e x\u200d", "\u2028the\u2029x", "\ufeffthe so\u00adft", "a\x00b\ufffd"),
+    *("\u2581the \u2581 runner", " \u2581", "e\u0301t\xe9", "½ ² ℃ ﷺ ﾊﾟ", "ำ ㅎㅏㄴ", "İ ı ß"),
+    *("👨\u200d👩\u200d👧🙂🙂", "\u2603\u2603 zzz \u2603", "the_runner... ran?!"),
+    *("the <mask> ran<mask>.", "<mask>"),
+]
+
+
+def of_family(name, **options):
+    """A vocabulary trained here with the special tokens of a family."""
+    return test_train_vocabulary.trained(
+        SCRIPTS * 20, kind="sentencepiece", special_tokens=name, size=160, **options
+    )
+
+
+NAMES = {"unk_id": 0, "pad_id": 1, **test_sentence_piece.ROBERTA}
+
+
+def pieces(names=test_sentence_piece.BERT, **casing):
+    model = test_sentence_piece.model(**names)
     return sentence_piece.SentencePieceTokenizer(model, **casing)
 
 
@@ -53,6 +81,14 @@ CASES = [
         for prefix in (False, True)
     ),
     ("roberta", small_byte_bpe.vocabulary, {"keeps_marks": True}, [*BYTES, "हिन्दी क्\u200dष"], 2),
+    *(
+        (name, lambda name=name, **options: of_family(name, **options), options, HARD, 2)
+        for name, options in (
+            *(("xlm-roberta", {}), ("xlm-roberta", {"normalization": "bert_cased"})),
+            ("camembert", {}),
+        )
+    ),
+    ("roberta", lambda: pieces(NAMES), {}, HARD, 2),
 ]
 
 
@@ -80,7 +116,38 @@ def test_auto_tokenizer_gives_our_ids(
     assert theirs.model_max_length == 16
     if name != "bert":  # its vocabulary has letters only
         assert theirs.decode(a).strip() == "the runner"
-    assert formats.read(tmp_path / "hf").vocabulary.describe() == ours.describe()
+    read = formats.read(tmp_path / "hf")
+    assert read.vocabulary.describe() == ours.describe()
+    assert read.family.model_type == name
+
+
+@pytest.mark.parametrize("name", sentence_piece.PIECES)
+def test_the_pieces_of_a_family_have_the_ids_of_its_class(tmp_path, name):
+    """From the model alone, and from the tokenizer.json that transformers makes of it."""
+    options = {"vocab_size": 160, "unk_id": 0, "pad_id": -1, "bos_id": 1, "eos_id": 2}
+    model = test_sentence_piece.model(SCRIPTS * 20, **options)
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(model)
+    family = families.named(name)
+    ours = huggingface_tokenizer.read_tokenizer(tmp_path, family.tokenizer)
+    plain = sentencepiece.SentencePieceProcessor(model_proto=model)
+    made = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}[name]
+    converter = SLOW_TO_FAST_CONVERTERS[made]
+    scored = [(plain.id_to_piece(i), plain.get_score(i)) for i in range(len(plain))]
+    theirs = getattr(transformers, made)(
+        **converter.convert_from_spm(vocab=scored),
+        _spm_precompiled_charsmap=ours.normalizer_spec[2],
+    )
+    assert len(theirs) == ours.vocab_size == len(plain) + sentence_piece.PIECES[name].more
+    theirs.save_pretrained(tmp_path / "theirs")
+    again = huggingface_tokenizer.read_tokenizer(tmp_path / "theirs", family.tokenizer)
+    assert again.kind == "tokenizers" and again.special_ids == ours.special_ids
+    assert all(sentence_piece.PIECES[name].are_of(known) for known in (ours, again))
+    for text in HARD:
+        ids = theirs(text)["input_ids"]
+        for known in (ours, again):
+            wanted = [known.cls_id, *known.encode_with_masks(text), known.sep_id]
+            assert ids == wanted, ascii(text)
+    assert theirs("the runner", "ran home")["input_ids"].count(ours.sep_id) == 3
 
 
 def test_added_tokens_are_found_as_by_us_and_read_where_transformers_saves_them(tmp_path):

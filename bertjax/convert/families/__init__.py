@@ -7,6 +7,7 @@ from collections.abc import Collection
 from bertjax import models
 from bertjax.convert import names
 from bertjax.convert.families import albert, base, bert, distilbert, electra, modernbert, roberta
+from bertjax.data import tokenizer
 
 # model_type of config.json -> family. Where several hold an encoder, the first is written.
 FAMILIES: dict[str, base.Family] = {
@@ -15,9 +16,9 @@ FAMILIES: dict[str, base.Family] = {
         bert.FAMILY,
         albert.FAMILY,
         distilbert.FAMILY,
-        roberta.FAMILY,
         roberta.XLM_FAMILY,
         roberta.CAMEMBERT_FAMILY,
+        roberta.FAMILY,
         electra.FAMILY,
         modernbert.FAMILY,
     )
@@ -38,8 +39,14 @@ def named(model_type: object) -> base.Family:
     return FAMILIES[model_type]
 
 
-def holding(config: models.EncoderConfig, head: str = "none") -> base.Family:
+def holding(
+    config: models.EncoderConfig,
+    head: str = "none",
+    vocabulary: tokenizer.Tokenizer | None = None,
+) -> base.Family:
     """Returns the first family that has encoders of this kind, and a class with this head.
+
+    A family with ids of its own for a SentencePiece vocabulary is meant by that vocabulary alone.
 
     Raises:
       ValueError: if none has.
@@ -50,6 +57,9 @@ def holding(config: models.EncoderConfig, head: str = "none") -> base.Family:
         if head not in family.architectures:
             heads = ", ".join(family.architectures)
             lacking[family.title].append(f"class for the head {head!r} (known: {heads})")
+        pieces = family.tokenizer.pieces
+        if pieces and not pieces.are_of(vocabulary):
+            lacking[family.title].append("vocabulary with these special tokens")
         if not lacking[family.title]:
             return family
     fewest = min(map(len, lacking.values()))

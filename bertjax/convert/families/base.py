@@ -16,6 +16,7 @@ import numpy as np
 
 from bertjax import models
 from bertjax.convert import names
+from bertjax.data import sentence_piece
 
 # Fields of EncoderConfig that say how something is computed, not what: no file tells them.
 HOW = (
@@ -86,20 +87,6 @@ class Field:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pieces:
-    """A SentencePiece model whose pieces have other ids in the model's weights.
-
-    The ids are those of the names `before`, of its pieces from number `first` on, and of the names
-    `after`, one after the other. The names are not text.
-    """
-
-    file: str
-    before: tuple[str, ...]
-    first: int
-    after: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class TokenizerFiles:
     """The files of a tokenizer in a directory of weights, as transformers reads them.
 
@@ -107,7 +94,8 @@ class TokenizerFiles:
     tokenizer.json is read. `fields` go into tokenizer_config.json. `single` and `pair` are the
     templates of an input, with {cls} and {sep}, and {between} for the separators between two texts,
     of which the vocabulary knows the number. `ids` are fields of config.json and the property
-    of the vocabulary that they are. `pieces` is read before all others, if its file is there.
+    of the vocabulary that they are. `pieces` are the ids of a sentencepiece.bpe.model, which is
+    read before all others; a new model is of the family if its vocabulary has these ids.
     """
 
     vocabularies: tuple[str, ...]
@@ -115,7 +103,7 @@ class TokenizerFiles:
     single: str
     pair: str
     ids: Mapping[str, str]
-    pieces: Pieces | None = None
+    pieces: sentence_piece.Pieces | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from bertjax.convert import names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
-from bertjax.data import byte_bpe, sentence_piece, wordpiece
+from bertjax.data import byte_bpe, sentence_piece, token_ids, wordpiece
 
 ARCHITECTURES = bert.classes("Roberta")
 PAD_ID = 1
@@ -95,7 +95,7 @@ FAMILY = base.Family(
 )
 
 
-def _kin(model_type: str, title: str, classes: str, pieces: base.Pieces) -> base.Family:
+def _kin(model_type: str, title: str, classes: str) -> base.Family:
     """A family of RoBERTa's weights with a vocabulary of SentencePiece.
 
     Their classes have BERT's vocab_size, if a file says none.
@@ -108,29 +108,11 @@ def _kin(model_type: str, title: str, classes: str, pieces: base.Pieces) -> base
         architectures=bert.classes(classes),
         tokenizer=dataclasses.replace(
             TOKENIZER,
-            fields={**TOKENIZER.fields, "tokenizer_class": "PreTrainedTokenizerFast"},
-            pieces=pieces,
+            fields={**TOKENIZER.fields, "tokenizer_class": token_ids.LIBRARY_CLASS},
+            pieces=sentence_piece.PIECES[model_type],
         ),
     )
 
 
-MODEL_FILE = "sentencepiece.bpe.model"
-
-# Source: tokenization_xlm_roberta.py, fairseq_tokens_to_ids: <unk>, <s>, </s> of the model go.
-XLM_PIECES = base.Pieces(
-    MODEL_FILE, before=("<s>", "<pad>", "</s>", "<unk>"), first=3, after=("<mask>",)
-)
-XLM_FAMILY = _kin("xlm-roberta", "XLM-RoBERTa", "XLMRoberta", XLM_PIECES)
-
-# Source: tokenization_camembert.py: what fairseq put before them is not used; only <unk> goes.
-CAMEMBERT_FAMILY = _kin(
-    "camembert",
-    "CamemBERT",
-    "Camembert",
-    base.Pieces(
-        MODEL_FILE,
-        before=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
-        first=1,
-        after=("<mask>",),
-    ),
-)
+XLM_FAMILY = _kin("xlm-roberta", "XLM-RoBERTa", "XLMRoberta")
+CAMEMBERT_FAMILY = _kin("camembert", "CamemBERT", "Camembert")

@@ -2,17 +2,34 @@
 
 import io
 import json
+import os
 
 import pytest
 import sentencepiece
 
 from bertjax import models, recipes
-from bertjax.convert import huggingface_tokenizer, pretrained
+from bertjax.convert import families, huggingface_tokenizer, pretrained
 from bertjax.convert.families import roberta
 from bertjax.data import sentence_piece, tokenizer
 from bertjax.training import run_log
 from tests import small_byte_bpe, small_records
 from tests.data import test_sentence_piece
+from tests.data_pipelines import test_train_vocabulary
+
+# The ids that were published with the released models, of their whole rows.
+# Source: fairseq, examples/xlmr/README.md; the card of camembert-base.
+PUBLISHED = {
+    "xlm-roberta": {
+        "Hello world!": [0, 35378, 8999, 38, 2],
+        "你好，世界": [0, 6, 124084, 4, 3221, 2],
+        "नमस्ते दुनिया": [0, 68700, 97883, 29405, 2],
+        "مرحبا بالعالم": [0, 665, 193478, 258, 1705, 77796, 2],
+        "Bonjour le monde": [0, 84602, 95, 11146, 2],
+    },
+    "camembert": {"J'aime le camembert !": [5, 121, 11, 660, 16, 730, 25543, 110, 83, 6]},
+}
+# Environment variables with the directories of these models.
+RELEASED = {"xlm-roberta": "BERTJAX_XLM_R", "camembert": "BERTJAX_CAMEMBERT"}
 
 
 def test_a_vocabulary_with_another_padding_is_told_before_it_is_trained():
@@ -86,4 +103,27 @@ def test_a_damaged_model_is_named_and_another_than_that_of_the_weights_refused(t
         with pytest.raises(ValueError, match="piece.bpe.model is not a sentencepiece model"):
             huggingface_tokenizer.read_tokenizer(tmp_path, roberta.XLM_FAMILY.tokenizer)
     with pytest.raises(ValueError, match="from 0 on hold </s>, <s>, <unk>, which have ids"):
-        sentence_piece.renumbered(pieces, before=("<s>", "</s>", "<unk>"), first=0, after=())
+        sentence_piece.renumbered(pieces, sentence_piece.Pieces(("<s>", "</s>", "<unk>"), 0, ()))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_released_model_gives_the_published_ids(name):
+    if not (directory := os.environ.get(RELEASED[name])):
+        pytest.skip(f"{RELEASED[name]} names no directory of the released model")
+    read = huggingface_tokenizer.read_tokenizer(directory, families.named(name).tokenizer)
+    assert read is not None
+    for text, ids in PUBLISHED[name].items():
+        assert [read.cls_id, *read.encode(text), read.sep_id] == ids
+
+
+def test_a_vocabulary_with_the_special_tokens_of_a_family_makes_the_encoder_one_of_it():
+    config = models.EncoderConfig(
+        position_offset=2, type_vocab_size=1, layer_norm_eps=1e-5, initializer="normal"
+    )
+    for name in sentence_piece.PIECES:
+        known = test_train_vocabulary.trained(
+            test_sentence_piece.LINES, kind="sentencepiece", special_tokens=name, size=90
+        )
+        assert families.holding(config, "masked_lm", known) is families.named(name)
+    for known in (None, small_byte_bpe.vocabulary()):
+        assert families.holding(config, "masked_lm", known) is roberta.FAMILY
