@@ -138,6 +138,29 @@ def finetuning_config(dataset: str) -> ml_collections.ConfigDict:
     return config
 
 
+def roberta_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of RoBERTa and its kin share, with the sizes of RoBERTa-base.
+
+    One phase of 8192 sequences of 512 tokens, masks drawn anew at each visit, no pairs.
+    Source: Liu et al. 2019, section 3.1 and appendix A, table 9. LayerNorm and biases are not
+    decayed, as in BERT; fairseq decays them (config.optimizer.decay_biases).
+    """
+    config = config_lib.default_config()
+    config.model.update(
+        vocab_size=50_265,
+        position_offset=2,
+        type_vocab_size=1,
+        initializer="normal",
+        layer_norm_eps=1e-5,
+    )
+    config.pretraining.update(pair_loss="none", masking="dynamic")
+    config.global_batch_size = 8192
+    config.phases.phase1.update(num_steps=500_000, max_seq_length=512)
+    config.optimizer.update(beta2=0.98, clip_norm=0.0)
+    config.schedule.update(peak_learning_rate=6e-4, warmup_steps=24_000)
+    return config
+
+
 def modern_config() -> ml_collections.ConfigDict:
     """Returns what the recipes of ModernBERT and Ettin share, with the sizes of ModernBERT-base.
 

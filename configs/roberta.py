@@ -15,11 +15,10 @@ Result:    not yet measured.
 
 import ml_collections
 
-from bertjax.config import default_config
-from bertjax.recipes import choose, sizes
+from bertjax.recipes import choose, roberta_config, sizes
 
 SIZES = {
-    "base": {"schedule.peak_learning_rate": 6e-4, "schedule.warmup_steps": 24_000},
+    "base": {},
     "large": {
         **sizes(layers=24, hidden=1024, heads=16, intermediate=4096),
         "schedule.peak_learning_rate": 4e-4,
@@ -29,22 +28,7 @@ SIZES = {
 
 
 def get_config(size: str = "base") -> ml_collections.ConfigDict:
-    """Returns the recipe of a size: one phase of 512 tokens, masks drawn anew at each visit.
-
-    Source: Liu et al. 2019, section 3.1 and appendix A, table 9. LayerNorm and biases are not
-    decayed, as in BERT; fairseq decays them (config.optimizer.decay_biases).
-    """
-    config = default_config()
-    config.model.update(
-        vocab_size=50_265,
-        position_offset=2,
-        type_vocab_size=1,
-        initializer="normal",
-        layer_norm_eps=1e-5,
-    )
-    config.pretraining.update(pair_loss="none", masking="dynamic")
-    config.global_batch_size = 8192
-    config.phases.phase1.update(num_steps=500_000, max_seq_length=512)
-    config.optimizer.update(beta2=0.98, clip_norm=0.0)
+    """Returns the recipe of a size; its sources are those of `recipes.roberta_config`."""
+    config = roberta_config()
     config.update_from_flattened_dict(choose(SIZES, size, "size"))
     return config

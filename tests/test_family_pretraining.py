@@ -11,8 +11,9 @@ import pytest
 from bertjax import config as config_lib
 from bertjax import tasks, train
 from bertjax.data import tokenizer
-from configs import albert, electra, left_to_right_base, modernbert, roberta
+from configs import albert, electra, left_to_right_base, modernbert, roberta, xlm_r
 from tests import small_byte_bpe, small_records
+from tests.data_pipelines import test_train_vocabulary
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device", "quick_runs")]
 
@@ -44,6 +45,14 @@ class Family:
 FAMILIES = {
     "bert": Family(config_lib.default_config),
     "roberta": Family(roberta.get_config, records={"known": small_byte_bpe.vocabulary()}),
+    "xlm_r": Family(
+        xlm_r.get_config,
+        records={
+            "known": test_train_vocabulary.trained(
+                small_records.WORDS, kind="sentencepiece", special_tokens="xlm-roberta", size=90
+            )
+        },
+    ),
     "albert": Family(
         albert.get_config,
         {"model.embedding_size": 16, "optimizer.name": "adamw", "optimizer.bias_correction": True},

@@ -52,8 +52,9 @@ COUNTS = [
     # As transformers counts RobertaForMaskedLM; the sizes of its kin are in their config.json.
     ("roberta:base", size, 124_697_433),
     ("roberta:large", size, 355_412_057),
-    ("roberta:base vocab_size=250_002", size, 278_295_186),  # xlm-roberta-base
-    ("roberta:base vocab_size=32_005", size, 110_655_493),  # camembert-base
+    ("xlm_r:base", size, 278_295_186),
+    ("xlm_r:large", size, 560_142_482),
+    ("camembert", size, 110_655_493),
     ("roberta:base num_hidden_layers=6", size, 82_170_201),  # distilroberta-base
     ("distilbert_base", size, 66_985_530),
     # As transformers counts ModernBertForMaskedLM.
