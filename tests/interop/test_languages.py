@@ -26,8 +26,9 @@ LINES = {
     for name in ("declaration.jsonl", "lines.jsonl")
     for row in map(json.loads, (LANGUAGES / name).read_text("utf-8").splitlines())
 }
-# What is invisible, joins, or counts as a space; compositions and what is excluded from them; case
-# without a partner; wide, narrow and rare forms; what is younger than the tables of the library.
+# Characters that are invisible, join, or count as a space; compositions and what is excluded from
+# them; case without a partner; wide, narrow and rare forms; what is younger than the
+# tables of the library.
 SIGNS = (
     *"\u200c\u200d\x85\u00ad\u200f\u2028\u2029\ufeff\u2060\u200b\u3000\xa0\u202f\u1680\u180e\ufffd",
     *"\x0b\x0c\x1c\x1f\x00\x7f\t \u0600\u2581…´¨'\"“`½①㋿ﬁﬃＡｂ１ｶﾞ\ue000\uf8ff\U000f0000\u0378",
