@@ -216,29 +216,13 @@ def write(
     ]
     pooling = {"word_embedding_dimension": size, "include_prompt": True, ROOT_OF_LENGTH: False}
     pooling |= {key: name == vectors.pooling for name, (key, _) in MODES.items()}
-    config = {
-        "model_type": "SentenceTransformer",
-        # The oldest that has all of these fields; a newer one than the reader's is warned of.
-        "__version__": {"sentence_transformers": "3.0.0"},
-        # Version 6 has an empty prompt for each role that is not there, whatever other names are.
-        "prompts": {
-            **vectors.prompts,
-            **{role: vectors.prompt(role) for role in sentence_vectors.PROMPT_NAMES},
-        }
-        if vectors.prompts
-        else {},
-        "default_prompt_name": vectors.default_prompt or None,
-        "similarity_fn_name": vectors.similarity,
-    }
-    if vectors.truncate_dim:
-        config["truncate_dim"] = vectors.truncate_dim
     of_transformer: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
     if lacks_pooler:
         of_transformer["model_args"] = {"add_pooling_layer": False}
     files: dict[str, Any] = {
         MODULES_FILE: modules,
         f"{POOLING_DIRECTORY}/config.json": pooling,
-        CONFIG_FILE: config,
+        CONFIG_FILE: _config(vectors),
         LENGTH_FILES[0]: of_transformer,
     }
     for place, projection in zip(places[2:], vectors.projections, strict=False):
@@ -254,6 +238,21 @@ def write(
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _config(vectors: sentence_vectors.SentenceVectors) -> dict[str, Any]:
+    """Returns what the whole model's file says: prompts, similarity, the numbers that are kept."""
+    # Version 6 has an empty prompt for each role that is not there, whatever other names are.
+    of_roles = {role: vectors.prompt(role) for role in sentence_vectors.PROMPT_NAMES}
+    config = {
+        "model_type": "SentenceTransformer",
+        # The oldest that has all of these fields; a newer one than the reader's is warned of.
+        "__version__": {"sentence_transformers": "3.0.0"},
+        "prompts": {**vectors.prompts, **of_roles} if vectors.prompts else {},
+        "default_prompt_name": vectors.default_prompt or None,
+        "similarity_fn_name": vectors.similarity,
+    }
+    return config | ({"truncate_dim": vectors.truncate_dim} if vectors.truncate_dim else {})
 
 
 def _listed(path: epath.Path) -> list[tuple[str, str]]:
