@@ -281,6 +281,13 @@ def _contradictions(options: Options) -> list[str]:
             segmenters.segmenter(options.segmenter)
         except ValueError as error:
             faults.append(str(error))
+    masker = masking.MASKERS.get(options.mask)
+    if options.stores_words and masker is not None and not masker.needs_words:
+        of_words = [name for name, it in masking.MASKERS.items() if it.needs_words]
+        faults.append(
+            f"segmenter is {options.segmenter!r}, but mask {options.mask!r} takes each token by "
+            f"itself: set mask to {', '.join(of_words)}, or to {NO_MASK} for masks of training"
+        )
     faults += _of_other_objectives(options)
     if options.max_sequences_per_row and not options.pairs.is_packed:
         faults.append(

@@ -43,6 +43,9 @@ def test_a_package_that_is_missing_and_an_unknown_name_are_errors(monkeypatch):
     options = Options(input="a", vocabulary="b", output="c", segmenter="words")
     with pytest.raises(ValueError, match="segmenter is 'words'; it must be one of voc"):
         checked(options)
+    options = Options(input="a", vocabulary="b", output="c", segmenter="characters")
+    with pytest.raises(ValueError, match="mask 'token' takes each .*: set mask to whole_word, ng"):
+        checked(options)
     options = Options(input="a", vocabulary="b", output="c", segmenter="icu", algorithm="exact")
     with pytest.raises(ValueError, match="segmenter is 'icu', but algorithm exact only knows voc"):
         checked(options)
