@@ -20,6 +20,7 @@ from data_pipelines.reports import distinct
 # A script is shown from this share of the characters on, or if this share of all tokens is its
 # [UNK].
 SHOWN_SHARE, UNKNOWN_SHOWN = 1e-3, 1e-4
+TITLE = "Scripts (in mixed sentences by a sample)"
 WINDOW_TEXTS = 2048
 # Texts of one script, nearly all of most corpora, are counted at once. Tokens of the others are
 # looked up in about this number of characters of a block, a sample where there are more.

@@ -59,7 +59,7 @@ def groups(manifest: records.Manifest) -> list[Group]:
     sections = [
         ("Records", _record_rows(manifest)),
         ("Text", _text_rows(statistics)),
-        ("Scripts", by_script.rows(statistics.get("scripts") or ())),
+        (by_script.TITLE, by_script.rows(statistics.get("scripts") or ())),
         (
             "Reading problems",
             [

@@ -119,7 +119,7 @@ def test_the_report_says_each_figure_with_its_unit_and_the_warnings_last():
     assert "24,000, 20.0 per document (median 18, at most 70)" in text
     assert "characters              100,000, 130,000 bytes of UTF-8" in text
     scripts = "90.00% of the characters, 3.50 per token, 0.100% [UNK], 7,000 entries of the"
-    assert f"Scripts\n  Cyrillic                {scripts} vocabulary" in text
+    assert f"by a sample)\n  Cyrillic                {scripts} vocabulary" in text
     assert "repeated lines          7 times: Contents" in text
     assert "long lines              4, first: a.txt:3, b.txt:1" in text
     assert "words that lose marks   0.50%, as グラフ -> クラフ, {é} -> {e}" in text
