@@ -363,6 +363,7 @@ def test_layers_are_those_that_their_names_say(model):
         "last4": np.concatenate(states[1:], axis=-1),
         "sum4": states[1] + states[2] + states[3] + states[4],
         "embeddings": states[0],
+        "all": np.concatenate(states, axis=-1),
     }
     assert set(expected) == set(encoding.LAYERS) == set(encoding.LAYERS_NEEDED)
     for layers, state in expected.items():
