@@ -117,6 +117,7 @@ def _model() -> ml_collections.ConfigDict:
     # Row of the table of the first position; RoBERTa: 2. The row before is that of padding.
     model.position_offset = 0
     model.type_vocab_size = 2  # segments; 0: no embeddings of segments, their ids are not read
+    model.language_embeddings = 0  # languages with an embedding each (XLM: 15); 0: none
     model.embedding_size = 0  # of word, position and segment embeddings; 0: hidden_size
     model.embedding_projection = "if_needed"  # if_needed (their width is another) | always
     model.num_hidden_groups = 0  # groups of layers that share parameters (ALBERT: 1); 0: no sharing
@@ -135,6 +136,7 @@ def _model() -> ml_collections.ConfigDict:
     # dense (BERT) | normed: ends in a norm and stands before every finetuned head (ModernBERT)
     model.pooler = "dense"
     model.pooler_act = "tanh"  # of the pooler: tanh | gelu (erf) | gelu_tanh | relu | silu
+    model.mlm_transform = True  # False: the masked-token head is the words' table and a bias (XLM)
     model.initializer = "truncated_normal"  # of kernels and embeddings: truncated_normal | normal
     model.initializer_range = 0.02  # its sigma
     model.depth_scaled_init = False  # True: / sqrt(2 x layers) for kernels before a residual

@@ -146,10 +146,13 @@ class PretrainingData:
     def _features(self, phase: lengths.Phase) -> dict[str, records.Feature]:
         """Returns the features of a phase's batches, stored or drawn as they are read.
 
-        Without a manifest they are those of text, as the released script writes it.
+        Without a manifest they are those of text, as the released script writes it, and the
+        languages that the model reads.
         """
         options, manifest = self.config.pretraining, self._manifest(phase)
         features = dict(manifest.features if manifest else records.text_features())
+        if manifest is None and self.config.model.language_embeddings:
+            features[records.LANGUAGE_FEATURE] = records.Feature(())
         features.pop(records.WORDS_FEATURE, None)  # read for the masks alone
         if options.masking != "none":
             features |= records.mask_features(self._predictions(phase))

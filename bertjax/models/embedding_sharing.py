@@ -21,7 +21,7 @@ GENERATOR = "generator"  # where a module has the model whose encoder stands at 
 
 # Source: google-research/electra, model/modeling.py: the scope electra/embeddings is entered by
 # both, and holds the LayerNorm as well. Each has a projection of its own.
-SHARED = ("word", "position", "segment", "norm")
+SHARED = ("word", "position", "segment", "language", "norm")
 # Source: microsoft/DeBERTa, rtd_task.py. (Its models have no segments; it shares no LayerNorm.)
 DISENTANGLED = ("word", "position")
 
@@ -36,7 +36,7 @@ def delta(name: str) -> str:
 def _share(ours: nnx.Module, theirs: nnx.Module, rngs: nnx.Rngs) -> None:
     del ours, rngs
     for name in SHARED:
-        if hasattr(theirs, name):  # not every encoder has segments
+        if hasattr(theirs, name):  # not every encoder has segments or languages
             delattr(theirs, name)
 
 

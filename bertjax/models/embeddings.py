@@ -40,6 +40,9 @@ class LearntEmbeddings(nnx.Module):
 
     No position table with rotary positions; attention applies those.
 
+    With `language_embeddings` that of the row's language is added, or of each token's, as in XLM
+    (Conneau and Lample 2019, section 3.4): `language` of a batch is [batch] or [batch, length].
+
     Where their width is not `hidden_size`, or by `embedding_projection`, a dense layer follows.
     Source of that: ALBERT, Lan et al. 2020, section 3.1; ELECTRA has the same.
     """
@@ -60,21 +63,30 @@ class LearntEmbeddings(nnx.Module):
             self.position = table(config.max_position_embeddings + offset, has_padding=offset > 0)
         if config.type_vocab_size:
             self.segment = table(config.type_vocab_size)
+        if config.language_embeddings:
+            self.language = table(config.language_embeddings)
         self.norm = parts.norm(config, width)
         self.is_projected = config.projects_embeddings
         if self.is_projected:
             self.projection = parts.dense(config, width, config.hidden_size, rngs=rngs)
         self.dropout_rate = config.hidden_dropout_prob
         self.type_vocab_size = config.type_vocab_size
+        self.language_embeddings = config.language_embeddings
         self.position_offset = offset
 
     def __call__(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch length hidden"]:
-        """Reads `input_ids`; `segment_ids`, without which all is of segment 0; and positions."""
+        """Reads `input_ids`; `segment_ids`, without which all is of segment 0; and positions.
+
+        Raises:
+          ValueError: if there are language embeddings, and no `language` in the batch.
+        """
         summed = self._placed_words(inputs)
         if self.type_vocab_size:
             summed = summed + self._segments(inputs)
+        if self.language_embeddings:
+            summed = summed + self._languages(inputs)
         embedded = layers.dropout(self.norm(summed), self.dropout_rate, key)
         return self.projection(embedded) if self.is_projected else embedded
 
@@ -85,6 +97,21 @@ class LearntEmbeddings(nnx.Module):
         # As a product with one-hot rows: the gradient of a lookup would be a scatter of every token
         # into two rows.
         return jax.nn.one_hot(segment_ids, self.type_vocab_size) @ self.segment.embedding[...]
+
+    def _languages(self, inputs: layers.Inputs) -> Float[Array, "batch places width"]:
+        if "language" not in inputs:
+            raise ValueError(
+                f"the model has embeddings of {self.language_embeddings} languages "
+                "(config.model.language_embeddings), but the batch does not tell its rows' "
+                "languages: it needs a feature `language`, int32 [batch] or [batch, length]"
+            )
+        languages = inputs["language"]
+        if languages.ndim == 1:  # one for all tokens of a row
+            languages = languages[:, None]
+        is_known = (languages >= 0) & (languages < self.language_embeddings)
+        rows = jax.nn.one_hot(languages, self.language_embeddings)
+        # As for segments a product; a language that the table lacks gives NaN.
+        return jnp.where(is_known[:, :, None], rows, jnp.nan) @ self.language.embedding[...]
 
     def _placed_words(self, inputs: layers.Inputs) -> Float[Array, "batch length width"]:
         words = self.word(inputs["input_ids"])

@@ -41,6 +41,7 @@ MOST = {
     "window": 10_000_000,
     "global_every": 1_000,
     "type_vocab_size": 100_000,
+    "language_embeddings": 100_000,
 }
 
 # Field -> its values. `encoder` adds the tables of parts, which read this config.
@@ -92,6 +93,7 @@ class EncoderConfig:
     # trained, and so is the word of that number.
     position_offset: int = 0
     type_vocab_size: int = 2  # segments; 0: no segment embeddings, 1: one for all tokens
+    language_embeddings: int = 0  # languages with an embedding each, as in XLM; 0: none
     initializer: str = "truncated_normal"  # of kernels and embeddings
     initializer_range: float = 0.02  # its standard deviation
     # Divides it by sqrt(2 num_hidden_layers) for kernels before a residual, as Megatron-LM.
@@ -121,6 +123,7 @@ class EncoderConfig:
     left_to_right: bool = False  # a token sees itself and what lies on its left
     pooler: str = "dense"  # "normed": with a norm, and before every head, as in ModernBERT
     pooler_act: str = "tanh"
+    mlm_transform: bool = True  # dense layer, activation and norm before masked tokens' logits
 
     def __post_init__(self):
         if self.embedding_width != self.hidden_size and self.embedding_projection == "always":
@@ -151,6 +154,11 @@ class EncoderConfig:
             )
         if self.type_vocab_size < 0:
             yield f"type_vocab_size is {self.type_vocab_size}; it must be at least 0 (no segments)"
+        if self.language_embeddings < 0 or self.language_embeddings == 1:
+            yield (
+                f"language_embeddings is {self.language_embeddings}; it must be 0 (none) or the "
+                "number of languages, at least 2"
+            )
         if not 0 <= self.num_hidden_groups <= max(self.num_hidden_layers, 0):
             yield (
                 f"num_hidden_groups is {self.num_hidden_groups}; it must be from 0 (each layer its "
@@ -160,6 +168,12 @@ class EncoderConfig:
             yield f"inner_group_num is {self.inner_group_num}; it must be at least 1"
         if self.embedding_size < 0:
             yield f"embedding_size is {self.embedding_size}; it must be at least 0 (hidden_size)"
+        if not self.mlm_transform and self.embedding_width != self.hidden_size:
+            yield (
+                "mlm_transform is False, so the last states themselves meet the word embeddings; "
+                f"embedding_size is {self.embedding_size}, it must be 0 or hidden_size, "
+                f"{self.hidden_size}"
+            )
         if self.num_attention_heads >= 1 and self.hidden_size % self.num_attention_heads:
             yield (
                 f"hidden_size is {self.hidden_size}; it must be a multiple of "
@@ -299,6 +313,11 @@ class EncoderConfig:
         if self.projects_embeddings:
             products += self.embedding_width * self.hidden_size
         return 2.0 * length * products
+
+    def head_flops(self, positions: int) -> float:
+        """Returns the FLOPs of the masked-token head's forward pass at this number of positions."""
+        transform = self.hidden_size if self.mlm_transform else 0
+        return 2.0 * positions * self.embedding_width * (transform + self.vocab_size)
 
 
 # The type of a field's default -> what a value must be, and its name.

@@ -40,16 +40,19 @@ class MlmHead(nnx.Module):
     """Dense, activation, LayerNorm, then the tied word embeddings and a bias of its own.
 
     With factorized embeddings the dense layer projects down to the embeddings' width. Where a
-    normed pooler stands before other heads, the activation is its.
+    normed pooler stands before other heads, the activation is its. Without `mlm_transform` nothing
+    stands before the embeddings, as in XLM.
     The embedding table is an argument, not a member: the tie is visible where it is made.
     Source: google-research/bert run_pretraining.py, get_masked_lm_output.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.dense = parts.dense(
-            *(config, config.hidden_size, config.embedding_width), is_output=True, rngs=rngs
-        )
-        self.norm = parts.norm(config, config.embedding_width)
+        self.has_transform = config.mlm_transform
+        if self.has_transform:
+            self.dense = parts.dense(
+                *(config, config.hidden_size, config.embedding_width), is_output=True, rngs=rngs
+            )
+            self.norm = parts.norm(config, config.embedding_width)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.hidden_act = config.pooler_act if config.pooler == "normed" else config.hidden_act
         self.gradient_dtype = jnp.dtype(config.gradient_dtype)
@@ -60,8 +63,9 @@ class MlmHead(nnx.Module):
         embedding: Float[Array, "*devices vocab width"],
     ) -> Float[Array, "batch positions vocab"]:
         """Returns float32 logits."""
-        transformed = self.norm(activations.ACTIVATIONS[self.hidden_act](self.dense(hidden)))
-        return _vocabulary_logits(transformed, embedding, self.bias[...], self.gradient_dtype)
+        if self.has_transform:
+            hidden = self.norm(activations.ACTIVATIONS[self.hidden_act](self.dense(hidden)))
+        return _vocabulary_logits(hidden, embedding, self.bias[...], self.gradient_dtype)
 
 
 def _vocabulary_logits(

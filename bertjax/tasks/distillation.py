@@ -154,9 +154,9 @@ class Distillation:
         flops += batch_size * self.teacher.encoder.forward_flops(length)
         if self.options.soft_weight:
             places = predictions if self.options.only_masked else length
-            flops += batch_size * self.teacher.head_flops(places)
+            flops += batch_size * self.teacher.encoder.head_flops(places)
             if not self.options.only_masked:  # those of the masked tokens are the student's own
-                flops += 3.0 * batch_size * self.student.head_flops(places)
+                flops += 3.0 * batch_size * self.student.encoder.head_flops(places)
         return flops
 
     def _logits(

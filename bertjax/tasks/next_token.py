@@ -85,9 +85,7 @@ class NextToken:
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         """Three times the forward pass: the encoder, and the head at every position but one."""
         del predictions
-        hidden, width = self.encoder.hidden_size, self.encoder.embedding_width
-        forward = self.encoder.forward_flops(length)
-        forward += 2.0 * (length - 1) * width * (hidden + self.encoder.vocab_size)
+        forward = self.encoder.forward_flops(length) + self.encoder.head_flops(length - 1)
         return 3.0 * batch_size * forward
 
 

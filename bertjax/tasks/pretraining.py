@@ -130,15 +130,10 @@ class Pretraining:
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         """Three times the forward pass: encoder, masked-token head, a pair loss's pooler."""
         hidden = self.encoder.hidden_size
-        forward = self.encoder.forward_flops(length) + self.head_flops(predictions)
+        forward = self.encoder.forward_flops(length) + self.encoder.head_flops(predictions)
         if self.pair_loss != "none":
             forward += 2.0 * hidden * (hidden + 2)
         return 3.0 * batch_size * forward
-
-    def head_flops(self, predictions: int) -> float:
-        """Returns the FLOPs of the masked-token head's forward pass at this number of positions."""
-        width = self.encoder.embedding_width
-        return 2.0 * predictions * width * (self.encoder.hidden_size + self.encoder.vocab_size)
 
 
 def _pair_places(batch: base.Batch) -> Int[Array, "batch sequences"] | None:

@@ -377,6 +377,9 @@ def test_synthetic_data_has_batches_and_neither_vocabulary_nor_evaluation():
     batch = next(job.data.train_batches(phase, start_step=0, rows=range(4)))
     assert batch["input_ids"].shape == (4, 128) and batch["input_ids"].max() < 50
     assert batch["masked_lm_positions"].shape == (4, 20)
+    config.model.language_embeddings = 2
+    batch = next(pretraining.open_job(config).data.train_batches(phase, start_step=0, rows=None))
+    assert batch["language"].shape == (config.global_batch_size,)
     assert job.data.chance_loss(phase) is None and not job.evaluation.sets
     assert job.data.identity()["tokenizer_sha256"] is None
     assert job.data.vocabulary() is None

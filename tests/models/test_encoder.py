@@ -49,6 +49,9 @@ def numpy_hidden_states(batch, p, config):
     tables = p["embeddings"]
     x = tables["word"]["embedding"][ids] + tables["segment"]["embedding"][segments]
     x = x + tables["position"]["embedding"][: ids.shape[1]]
+    if "language" in tables:
+        languages = np.asarray(batch["language"]).reshape(len(ids), -1)
+        x = x + tables["language"]["embedding"][languages]
     states = [numpy_layer_norm(x, tables["norm"])]
     for index in range(config.num_hidden_layers):
         layer = p["layers"][str(index)]
@@ -94,6 +97,34 @@ def test_heads_equal_the_numpy_model(model_and_params, batch, tiny):
     ours = encode(model, batch)[-1]
     np.testing.assert_allclose(model.mlm_logits(ours, batch["masked_lm_positions"]), mlm, atol=1e-5)
     np.testing.assert_allclose(model.pair_logits(ours), nsp, atol=1e-5)
+
+
+def test_languages_and_a_head_without_a_transform_equal_the_numpy_model(batch, tiny):
+    config = dataclasses.replace(
+        tiny, type_vocab_size=0, language_embeddings=3, mlm_transform=False, num_hidden_layers=1
+    )
+    task = pretraining.Pretraining(config, pair_loss="none")
+    model = small_modules.made(task.init)
+    p = jax.tree.map(np.float64, parameters.split(model)[1])
+    p["encoder"]["embeddings"]["segment"] = {"embedding": np.zeros((2, config.hidden_size))}
+    assert p["mlm_head"].keys() == {"bias"}
+    rng, positions = np.random.default_rng(0), batch["masked_lm_positions"]
+    for shape in ((16,), (16, 16)):  # one for a row; one for each token, as of pairs of texts
+        rows = batch | {"language": jnp.asarray(rng.integers(0, 3, shape, dtype=np.int32))}
+        hidden = numpy_hidden_states(rows, p["encoder"], config)[-1]
+        masked = hidden[np.arange(16)[:, None], positions]
+        expected = masked @ p["encoder"]["embeddings"]["word"]["embedding"].T
+        ours = encode(model, rows)[-1]
+        np.testing.assert_allclose(ours, hidden, atol=1e-5)
+        np.testing.assert_allclose(
+            model.mlm_logits(ours, positions), expected + p["mlm_head"]["bias"], atol=1e-5
+        )
+    lacking = np.asarray(model.encoder(batch | {"language": jnp.full(16, 1).at[2].set(3)}))
+    assert np.isnan(lacking[2]).all() and np.isfinite(lacking[[0, 1, 3]]).all()
+    with pytest.raises(ValueError, match="embeddings of 3 languages .* a feature `language`"):
+        model.encoder(batch)
+    saved = tiny.head_flops(4) - config.head_flops(4)
+    assert saved == 2 * 4 * tiny.hidden_size**2
 
 
 def test_padding_does_not_change_real_tokens(model_and_params, batch):
@@ -209,6 +240,8 @@ FAULTS = [
     ({"hidden_size": 30, "num_attention_heads": 4, "hidden_act": "gleu"},
      "hidden_size is 30; .* a multiple of num_attention_heads, 4; hidden_act is 'gleu'"),
     ({"type_vocab_size": -1}, "type_vocab_size is -1; it must be at least 0"),
+    ({"language_embeddings": 1}, "is 1; it must be 0 .none. or the number of languages, at least"),
+    ({"mlm_transform": False, "embedding_size": 8}, "embedding_size is 8, it must be 0 or hidden"),
     ({"embedding_size": -1}, "embedding_size is -1"),
     ({"num_hidden_groups": 13}, "num_hidden_groups is 13; it must be from 0 .* to the 12"),
     ({"inner_group_num": 0}, "inner_group_num is 0; it must be at least 1"),

@@ -200,5 +200,5 @@ def test_flops_are_the_students_step_and_the_teachers_forward_pass(tasks):
     own = student.train_flops(4, LENGTH, 3)
     assert task.train_flops(4, LENGTH, 3) == own + 4 * teacher.encoder.forward_flops(LENGTH)
     soft = dataclasses.replace(task, options=distillation.Options())
-    heads = 4 * (teacher.head_flops(LENGTH) + 3 * student.head_flops(LENGTH))
+    heads = 4 * (teacher.encoder.head_flops(LENGTH) + 3 * student.encoder.head_flops(LENGTH))
     assert soft.train_flops(4, LENGTH, 3) == task.train_flops(4, LENGTH, 3) + heads

@@ -235,8 +235,9 @@ def test_disentangled_tables_get_no_gradient_from_the_discriminator():
 
 @pytest.mark.parametrize("sharing", embedding_sharing.SHARINGS)
 def test_what_is_made_whole_and_stored_again_is_as_before_and_in_every_rule_table(sharing):
-    stored = parameters.flat(small(sharing)[2])
-    whole = embedding_sharing.apart(small(sharing)[2])
+    sizes = dataclasses.replace(SIZES, language_embeddings=2)
+    nested = parameters.nested(filled(make_task(sharing, sizes)))
+    stored, whole = parameters.flat(nested), embedding_sharing.apart(nested)
     assert embedding_sharing.apart(whole).keys() == whole.keys()
     for encoder in (whole["encoder"], whole["generator"]["encoder"]):
         assert set(encoder["embeddings"]) - {"projection"} == set(embedding_sharing.SHARED)
