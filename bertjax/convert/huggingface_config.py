@@ -190,6 +190,7 @@ def _sizes(fields: Mapping[str, Any], family: base.Family, faults: list[str]) ->
             faults.append(f"{name} is {value!r}; it must be at least {field.least}")
         else:
             sizes[field.ours] = field.read(value)
+    sizes |= family.derived(dataclasses.asdict(models.EncoderConfig()) | sizes)
     told = family.fields.get("embedding_size")
     if told and told.told_by and sizes.get("embedding_size") == sizes.get("hidden_size"):
         sizes["embedding_size"] = 0  # as we say that they are as wide as the layers
@@ -197,7 +198,8 @@ def _sizes(fields: Mapping[str, Any], family: base.Family, faults: list[str]) ->
 
 
 def _type_fault(value: Any, kind: type) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+    is_bool = isinstance(value, bool)
+    if is_bool != (kind is bool) or not isinstance(value, (int, float) if kind is float else kind):
         return f"it must be {'a number' if kind is float else f'of type {kind.__name__}'}"
     if kind is float and not math.isfinite(value):
         return "it must be a finite number"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tokenizers
+from absl import logging
 from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
@@ -19,6 +20,7 @@ from bertjax.convert.families import base
 from bertjax.data import (
     added_tokens,
     foreign_files,
+    json_text,
     library_tokenizer,
     normalization,
     sentence_piece,
@@ -38,6 +40,8 @@ def read_tokenizer(
 ) -> tokenizer.Tokenizer | None:
     """Returns the tokenizer of the family's own vocabulary, else of tokenizer.json, else None.
 
+    None, too, for files of a class whose rules are not known here, which the log says.
+
     Raises:
       ValueError: if it is damaged or does not do what the released BERT's does.
     """
@@ -46,11 +50,25 @@ def read_tokenizer(
     if files.pieces and path.exists():
         return _of_pieces(path, files.pieces)
     names = (*files.vocabularies, TOKENIZER_FILE)
-    if any((directory / name).exists() for name in names):
+    present = [name for name in names if (directory / name).exists()]
+    if present and files.unread and _class_of(directory) in ("", files.unread):
+        logging.warning(
+            "%s has the files of %s, %s, whose rules for words are not known here: the weights are "
+            "read without a vocabulary, and take the ids that transformers' class gives",
+            directory, files.unread, ", ".join(present),
+        )  # fmt: skip
+        return None
+    if present:
         return tokenizer.load(directory)
     if path.exists():
         return _of_pieces(path, sentence_piece.PIECES["xlm-roberta"])
     return None
+
+
+def _class_of(directory: epath.Path) -> str:
+    """Returns the class that tokenizer_config.json names, "" without one."""
+    path = directory / wordpiece.CONFIG_FILE
+    return library_tokenizer.class_of(json_text.read_object(path)) if path.exists() else ""
 
 
 def _of_pieces(path: epath.Path, pieces: sentence_piece.Pieces) -> tokenizer.Tokenizer:

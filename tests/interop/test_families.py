@@ -54,6 +54,10 @@ FIELDS = {
         **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
         "attn_implementation": "eager",  # plain torch
     },
+    "xlm": {
+        **{"vocab_size": VOCAB_SIZE, "emb_dim": 15, "n_heads": 3, "n_layers": 2, "n_langs": 3},
+        **{"max_position_embeddings": 13},
+    },
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
 }
 # ALBERT with several groups, layers in a row, embeddings as wide as the layers, erf.
@@ -72,6 +76,7 @@ HEADS = {
     ),
     "modernbert": ("masked_lm", "none", "sequence_classification", "question_answering"),
     "roberta": ("masked_lm", "none", "sequence_classification", "token_classification"),
+    "xlm": ("masked_lm", "none", "token_classification", "question_answering"),
 }
 KIN = ("xlm-roberta", "camembert")
 CASES = [
@@ -80,6 +85,7 @@ CASES = [
     ("distilbert", "none", {"sinusoidal_pos_embds": True}),
     ("electra", "replaced_tokens", {"embedding_size": 15}),
     ("modernbert", "masked_lm", {"local_attention": 1}),  # a token sees itself alone
+    ("xlm", "masked_lm", {"use_lang_emb": False, "gelu_activation": False}),
     *((name, head, {}) for name in KIN for head in ("masked_lm", "sequence_classification")),
 ]
 IDS = [f"{name}-{head}{'-other' if changes else ''}" for name, head, changes in CASES]
@@ -143,14 +149,18 @@ def make_rows(head="none", *, padding=0):
     ids = rng.integers(padding + 1, VOCAB_SIZE, mask.shape)
     ids = np.where(mask != 0, ids, padding).astype(np.int32)
     segments = rng.integers(0, 2, mask.shape) * mask
-    return {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+    languages = rng.integers(0, 3, mask.shape, dtype=np.int32)
+    rows = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+    return rows | {"language": languages}
 
 
 def their_inputs(rows, read):
-    """The rows as transformers names them; not all of its models have segments."""
+    """The rows as transformers names them; not all of its models have segments or languages."""
     theirs = {"input_ids": rows["input_ids"], "attention_mask": rows["input_mask"]}
     if read.config.type_vocab_size > 1:
         theirs["token_type_ids"] = rows["segment_ids"]
+    if read.config.language_embeddings:
+        theirs["langs"] = rows["language"]
     return {name: torch.tensor(array) for name, array in theirs.items()}
 
 
@@ -222,8 +232,9 @@ def test_outputs_losses_and_gradients_are_theirs(tmp_path, name, head, changes):
     graphdef, params = module_of(read)
     rows = make_rows(head, padding=theirs.config.pad_token_id)
     # In a window a padding sees other padding there and nothing here.
-    has_windows, slack = read.config.window != 0, 2 if name == "modernbert" else 1
-    if has_windows and head == "question_answering":  # whose softmax there is over padding, too
+    pads_differ, slack = read.config.window != 0, 2 if name == "modernbert" else 1
+    pads_differ |= name == "xlm"  # whose padding is zero after each layer
+    if pads_differ and head == "question_answering":  # whose softmax there is over padding, too
         rows["input_mask"] = np.ones_like(rows["input_mask"])
     mask, ours = rows["input_mask"], jax.tree.map(jnp.asarray, rows)
     if head == "none":
@@ -232,7 +243,7 @@ def test_outputs_losses_and_gradients_are_theirs(tmp_path, name, head, changes):
         states = model.encoder.hidden_states(ours)
         expected = [state.detach().numpy() for state in out.hidden_states]
         for mine, state in zip(states, expected, strict=True):
-            shown = mask != 0 if has_windows else ...
+            shown = mask != 0 if pads_differ else ...
             np.testing.assert_allclose(np.asarray(mine)[shown], state[shown], atol=2e-5 * slack)
         if "pooler_output" in out:
             pooled = out.pooler_output.detach().numpy()
@@ -250,22 +261,23 @@ def test_outputs_losses_and_gradients_are_theirs(tmp_path, name, head, changes):
     (loss, logits), gradient = jax.jit(jax.value_and_grad(objective, has_aux=True))(params)
     np.testing.assert_allclose(loss, out.loss.item(), rtol=1e-5)
     for label, expected in their_logits(name, head, out).items():
-        is_by_token = has_windows and logits[label].shape[:2] == mask.shape
+        is_by_token = pads_differ and logits[label].shape[:2] == mask.shape
         shown = mask != 0 if is_by_token else ...
         mine, expected = np.asarray(logits[label])[shown], expected.detach().numpy()[shown]
         np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-4 * slack)
     table = names.in_a_row(names.of_head(read.family.tensors, head), read.config.inner_group_num)
     tied = read.family.tied  # some classes name the copy
+    (word_table,) = names.to_theirs({"encoder.embeddings.word.embedding": np.zeros(1)}, table)
     of_theirs = {tied.get(path, path): it.grad.numpy() for path, it in theirs.named_parameters()}
     of_theirs = names.unfuse(of_theirs, read.family.fused)
     gradients = names.to_theirs(parameters.flat(gradient), table)
     assert gradients.keys() == of_theirs.keys()
     for path, array in gradients.items():
         expected = of_theirs[path]
-        is_words = path.endswith(("word_embeddings.weight", "tok_embeddings.weight"))
-        if is_words and head == "question_answering" and not expected[0].any():
+        is_words, padding = path == word_table, theirs.config.pad_token_id
+        if is_words and head == "question_answering" and not expected[padding].any():
             # torch gives the row of padding_idx no gradient of its lookup.
-            array, expected = array[1:], expected[1:]
+            array, expected = (np.delete(it, padding, axis=0) for it in (array, expected))
         tolerance = 2e-5 * slack * np.abs(expected).max() + 1e-6
         np.testing.assert_allclose(array, expected, atol=tolerance, err_msg=path)
         if path == "roberta.embeddings.position_embeddings.weight":  # behind the id of padding
@@ -393,15 +405,16 @@ def hidden_of(read, inputs):
     return np.asarray(run(params, jax.tree.map(jnp.asarray, inputs)))
 
 
-@pytest.mark.parametrize("name", KIN)
+@pytest.mark.parametrize("name", (*KIN, "xlm"))
 def test_logits_are_those_of_float64(tmp_path, name):
     theirs, read = of_torch(name, "masked_lm", tmp_path / "hf")
-    rows = make_rows(padding=1)
+    rows = make_rows(padding=theirs.config.pad_token_id)
     with torch.no_grad():
         expected = theirs.double()(**their_inputs(rows, read)).logits.numpy()
     model = parameters.merge(*module_of(read))
     logits = our_logits(name, "masked_lm", model, jax.tree.map(jnp.asarray, rows))["labels"]
-    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+    shown = rows["input_mask"] != 0
+    np.testing.assert_allclose(logits[shown], expected[shown], rtol=1e-5, atol=1e-5)
 
 
 def test_positions_of_a_roberta_whose_rows_are_padded_in_front_are_theirs(tmp_path):

@@ -6,7 +6,16 @@ from collections.abc import Collection
 
 from bertjax import models
 from bertjax.convert import names
-from bertjax.convert.families import albert, base, bert, distilbert, electra, modernbert, roberta
+from bertjax.convert.families import (
+    albert,
+    base,
+    bert,
+    distilbert,
+    electra,
+    modernbert,
+    roberta,
+    xlm,
+)
 from bertjax.data import tokenizer
 
 # model_type of config.json -> family. Where several hold an encoder, the first is written.
@@ -21,6 +30,7 @@ FAMILIES: dict[str, base.Family] = {
         roberta.FAMILY,
         electra.FAMILY,
         modernbert.FAMILY,
+        xlm.FAMILY,
     )
 }
 

@@ -96,6 +96,8 @@ class TokenizerFiles:
     of which the vocabulary knows the number. `ids` are fields of config.json and the property
     of the vocabulary that they are. `pieces` are the ids of a sentencepiece.bpe.model, which is
     read before all others; a new model is of the family if its vocabulary has these ids.
+    `unread` is the family's class of tokenizers if its rules are not known here: files that name no
+    other class are passed over.
     """
 
     vocabularies: tuple[str, ...]
@@ -104,6 +106,7 @@ class TokenizerFiles:
     pair: str
     ids: Mapping[str, str]
     pieces: sentence_piece.Pieces | None = None
+    unread: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +156,7 @@ class Family:
     `tied`: names of copies -> their originals.
     `fused`: a tensor of several, concatenated -> their names in `tensors`.
     `traits`: fields of EncoderConfig that differ from its defaults in all members.
+    `derived`: fields of EncoderConfig that follow from its others in all members.
     `completed`: fields of EncoderConfig that may differ -> the parameters that make an encoder with
       another value a member of the family that computes the same.
     `reasons`: fields in `fixed` -> why no other value is supported.
@@ -176,6 +180,7 @@ class Family:
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fused: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     traits: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    derived: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda sizes: {}
     completed: Mapping[str, Callable[[models.EncoderConfig], Mapping[str, np.ndarray]]] = (
         dataclasses.field(default_factory=dict)
     )
@@ -236,4 +241,5 @@ class Family:
             for field in dataclasses.fields(config)
             if field.name not in our_names and field.name not in HOW
         }
-        return dataclasses.replace(config, **{**shared, **self.traits})
+        derived = self.derived(dataclasses.asdict(config))
+        return dataclasses.replace(config, **{**shared, **self.traits, **derived})

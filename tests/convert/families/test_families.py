@@ -27,12 +27,14 @@ SIZES = {
     "albert": {"embedding_size": 8, "num_hidden_groups": 2, "inner_group_num": 2},
     "electra": {"embedding_size": 8},
     "modernbert": {"window": 3, "global_every": 2, "rotary_base": 160.0, "local_rotary_base": 9.0},
+    "xlm": {"language_embeddings": 3},
 }
 
 
 def sized(config, family):
     """An encoder of the family."""
-    return dataclasses.replace(config, **family.traits, **SIZES.get(family.model_type, {}))
+    config = dataclasses.replace(config, **family.traits, **SIZES.get(family.model_type, {}))
+    return dataclasses.replace(config, **family.derived(dataclasses.asdict(config)))
 
 
 def shapes_of(config, table, labels=None):
@@ -137,6 +139,19 @@ RELEASED = {
         "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1,
         "type_vocab_size": 1, "vocab_size": 50265,
     },
+    "xlm": {
+        "architectures": ["XLMWithLMHeadModel"], "asm": False, "attention_dropout": 0.1,
+        "bos_index": 0, "causal": False, "dropout": 0.1, "emb_dim": 1024,
+        "embed_init_std": 0.03125, "eos_index": 1, "gelu_activation": True,
+        "id2lang": {"0": "ar", "1": "bg"}, "init_std": 0.02, "is_encoder": True, "lang_id": 0,
+        "lang2id": {"ar": 0, "bg": 1}, "layer_norm_eps": 1e-12, "mask_index": 5,
+        "mask_token_id": 0, "max_position_embeddings": 512, "max_vocab": 95000, "min_count": 0,
+        "model_type": "xlm", "n_heads": 8, "n_langs": 15, "n_layers": 12, "n_words": 95000,
+        "pad_index": 2, "same_enc_dec": True, "share_inout_emb": True,
+        "sinusoidal_embeddings": False, "start_n_top": 5, "summary_activation": None,
+        "summary_first_dropout": 0.1, "summary_proj_to_labels": True, "summary_type": "first",
+        "summary_use_proj": True, "unk_index": 3, "use_lang_emb": True,
+    },
     "bert": {"model_type": "bert"},
     "electra": {"model_type": "electra", "embedding_size": 128, "hidden_size": 256},
 }  # fmt: skip
@@ -152,6 +167,7 @@ def test_a_released_model_has_its_sizes_and_its_number_of_parameters(caplog):
         ("distilbert", "masked_lm", 66_985_530),
         ("roberta", "masked_lm", 124_697_433),
         ("roberta", "none", 124_645_632),
+        ("xlm", "masked_lm", 249_071_384),
     ):
         found = parse(name)
         assert caplog.messages == []
@@ -159,6 +175,8 @@ def test_a_released_model_has_its_sizes_and_its_number_of_parameters(caplog):
         shapes = pretrained.shapes(found.encoder)
         of_class = (shapes[path] for path in shapes if pretrained.is_of_class(path, head))
         assert sum(map(math.prod, of_class)) == count
+    for fields in ({"use_lang_emb": False}, {"n_langs": 1}):  # as the models of 17 and 100
+        assert parse("xlm", **fields).encoder.language_embeddings == 0
     recipe = recipes.load("roberta:base").model.to_dict() | {"dtype": "float32", "attention": "xla"}
     assert parse("roberta").encoder == models.EncoderConfig(**recipe)
     six = models.EncoderConfig(num_hidden_layers=6, type_vocab_size=0, pooler_act="relu")
@@ -178,6 +196,9 @@ def test_a_config_that_is_computed_otherwise_is_refused():
         ("roberta", {"hidden_act": "gelu_new"}, "hidden_act is 'gelu_new'; known are gelu"),
         ("roberta", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
         ("roberta", {"is_decoder": True}, "is_decoder is True"),
+        ("xlm", {"causal": True}, "causal is True; only False is supported"),
+        ("xlm", {"gelu_activation": 1}, "gelu_activation is 1; it must be of type bool"),
+        ("xlm", {"emb_dim": True}, "emb_dim is True; it must be of type int"),
     ):
         with pytest.raises(ValueError, match=message):
             parse(name, **changes)
@@ -185,6 +206,7 @@ def test_a_config_that_is_computed_otherwise_is_refused():
 
 SHARED = {"embedding_size": 128, "num_hidden_groups": 1}
 BYTES = {"position_offset": 2, "type_vocab_size": 1}
+XLM = {"type_vocab_size": 0, "mlm_transform": False, "language_embeddings": 2}
 
 
 def test_an_encoder_is_of_the_first_family_that_has_it_and_the_head():
@@ -194,11 +216,14 @@ def test_an_encoder_is_of_the_first_family_that_has_it_and_the_head():
         ("bert", SHARED, ["embedding_size 128", "num_hidden_groups 1"]),
         ("albert", {}, ["embedding_size 0", "num_hidden_groups 0"]),
         ("roberta", BYTES | {"hidden_act": "relu"}, ["hidden_act 'relu'"]),
+        ("bert", {"language_embeddings": 2}, ["language_embeddings 2"]),
+        ("xlm", XLM | {"intermediate_size": 4}, ["intermediate_size 4"]),
     ):
         assert families.named(name).lacks(models.EncoderConfig(**fields)) == lacking
     for fields, name in (
         *(({}, "bert"), (SHARED, "albert")),
         (BYTES | {"layer_norm_eps": 1e-5}, "roberta"),
+        (XLM, "xlm"),
     ):
         assert families.holding(models.EncoderConfig(**fields)) is families.named(name)
     six = parse("distilbert").encoder
