@@ -38,6 +38,7 @@ from data_pipelines import (
     sources,
     unit_counts,
     vocabulary_entries,
+    vocabulary_extension,
 )
 from data_pipelines.reports import by_script, health, losses
 
@@ -76,6 +77,11 @@ class Options:
         "those of xlm-roberta, camembert those of camembert",
         choices=lambda: (vocabulary_entries.BERT, *sentence_piece.PIECES),
         default=vocabulary_entries.BERT,
+    )
+    extend: str = command_line.option(
+        "a finished WordPiece vocabulary: the words of the text that it cuts most often "
+        "take the places of its unused entries ([unused1]), and follow at its end up to size",
+        default="",
     )
     size: int = command_line.option(
         "entries at most, specials included; 0: 4,096 to 32,768, by the length of the text",
@@ -141,6 +147,8 @@ def train_vocabulary(
       ValueError: if options or text do not allow a vocabulary.
     """
     output = epath.Path(options.output)
+    if options.extend:
+        return _extended(options)
     options = _with_kind(options)
     _check_special_tokens(options)
     _check_normalization(options)
@@ -151,12 +159,48 @@ def train_vocabulary(
         language=options.language,
     )
     is_lossless = options.normalization in losses.KEEPS_ALL
-    seen, unseen = _counted(options, None if is_lossless else lost)
+    splitter = TRAINERS[options.kind].splitter(options)
+    seen, unseen = _counted(options, splitter, _rule(options), None if is_lossless else lost)
     options = _with_size(options, seen)
     with _timed(f"training a vocabulary of the kind {options.kind}"):
         trained = TRAINERS[options.kind].train(seen, options)
     _save(trained, output, overwrite=options.overwrite)
     return trained, coverage.measured(trained, unseen), lost
+
+
+def _extended(
+    options: Options,
+) -> tuple[tokenizer.Tokenizer, coverage.Coverage, losses.LostMarks]:
+    """Returns what `train_vocabulary` does, of a vocabulary that is extended."""
+    _check_rules_are_those_of_extended(options)
+    output = epath.Path(options.output)
+    _check_output(output, overwrite=options.overwrite)
+    known = vocabulary_extension.load(options.extend)
+    counted = losses.LostMarks.of(known)
+    lost = counted or losses.LostMarks(known.kept, known.lowercase, known.language)
+    splitter = vocabulary_extension.splitter(known)
+    seen, unseen = _counted(options, splitter, known.normalization, counted)
+    trained = vocabulary_extension.extended(known, seen, options.size)
+    before = coverage.measured(known, unseen)
+    logging.info("%s before, %.4f%% unknown", before.granularity, 100 * before.unknown_rate)
+    _save(trained, output, overwrite=options.overwrite)
+    return trained, coverage.measured(trained, unseen), lost
+
+
+def _check_rules_are_those_of_extended(options: Options) -> None:
+    """Raises a ValueError if an option is given that says what the extended vocabulary says."""
+    names = ("kind", "model_type", "special_tokens", "normalization", "language")
+    defaults = {field.name: field.default for field in dataclasses.fields(options)}
+    changed = [
+        f"--{name}"
+        for name in (*names, "add_prefix_space", "keep_marks")
+        if getattr(options, name) != defaults[name]
+    ]
+    if changed:
+        raise ValueError(
+            f"--extend is {options.extend}, whose kind and rules stay as they are: leave out "
+            f"{', '.join(changed)}"
+        )
 
 
 def _check_output(output: epath.Path, *, overwrite: bool) -> tuple[list[str], bool]:
@@ -203,7 +247,7 @@ def _save(trained: tokenizer.Tokenizer, output: epath.Path, *, overwrite: bool) 
 
 def main(options: Options) -> None:
     """Trains and prints the size and the held-out coverage."""
-    options = _with_kind(options)
+    options = options if options.extend else _with_kind(options)
     if why := TRAINERS[options.kind].export_fault(options):
         logging.warning("transformers cannot have this vocabulary: %s", why)
     trained, measured, lost = train_vocabulary(options)
@@ -226,11 +270,11 @@ def main(options: Options) -> None:
     if lost.changed:
         share = lost.changed / lost.words
         log = logging.warning if share >= losses.MUCH else logging.info
-        log(
-            "%s: --normalization=nfc keeps them",
-            losses.described(share, losses.commonest(lost.changes)),
-        )
-    if trained.vocab_size < options.size:
+        remedy = "--normalization=nfc keeps them"
+        if options.extend:
+            remedy = "that is a rule of the vocabulary which was extended"
+        log("%s: %s", losses.described(share, losses.commonest(lost.changes)), remedy)
+    if trained.vocab_size < options.size and not options.extend:
         command_line.print_report(
             f"fewer than the {options.size:,} asked for: the text has no more pieces"
         )
@@ -275,11 +319,13 @@ def _reading(options: Options) -> sources.Reading:
 
 
 def _counted(
-    options: Options, lost: losses.LostMarks | None
+    options: Options,
+    splitter: Callable[[str], Iterable[str]],
+    rule: str,
+    lost: losses.LostMarks | None,
 ) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """Returns the units to train on, and the white-space-separated words to measure on."""
-    rule = _rule(options)
-    seen = unit_counts.Counts(TRAINERS[options.kind].splitter(options), lost, rule)
+    seen = unit_counts.Counts(splitter, lost, rule)
     unseen = unit_counts.Counts(lambda chunk: [chunk], lost, rule)
     last, log = "", sources.Log()
     num_documents = num_lines = 0
