@@ -60,6 +60,8 @@ def phase_config() -> ml_collections.ConfigDict:
     phase.rate_share = 1.0  # of the learning rate that the schedule gives; 0.5: half of it
     phase.rotary_base = 0.0  # of layers without a window, while it runs; 0: as in config.model
     phase.local_rotary_base = 0.0  # of layers with a window, while it runs; 0: as in config.model
+    # True: the rows of vocabulary entries (embeddings, output bias) learn, all else stays.
+    phase.only_embeddings = False
     return phase
 
 
@@ -72,6 +74,9 @@ def default_config() -> ml_collections.ConfigDict:
     config.search = False  # finetuning: the paper's grid of batch sizes, rates and epochs
     config.init_from = ""  # a workdir, Hugging Face or TF1 checkpoint to start from; "": none
     config.init_from_smaller = False  # True: init_from's layers and widths are repeated to fit
+    # True: the records may have another vocabulary. Pieces of the same string keep their rows,
+    # special tokens those of their role, and new pieces start as the mean of their old pieces.
+    config.exchange_vocabulary = False
     config.resize_vocabulary = False  # True: entries may be appended to init_from's vocabulary
     # Of pretraining at most: steps beyond are left out, by a speed measured at the start; 0: none.
     config.hours = 0.0

@@ -90,7 +90,7 @@ def execute(
         preemption.Notice() as notice,
         profiling.memory_explained(workdir),
     ):
-        train_state, progress, tuned = starting.start(run, workdir, checkpointer)
+        train_state, progress, tuned = starting.start(run, workdir, checkpointer, notice.reached)
         step = int(train_state.step)
         # Whether the run stopped before the evaluation of the step that it resumes from.
         is_late = step > 0 and bool(run.job.evaluation.sets) and _is_evaluation_due(run, step)
@@ -268,7 +268,7 @@ def _facts(job: jobs.Job, phase: jobs.Phase, shape: tuple[int, ...]) -> monitor.
         tokens_per_step=phase.global_batch_size * math.prod(choices) * length,
         flops_per_step=jobs.train_flops(job, phase, length=length),
         chance_loss=job.data.chance_loss(phase),
-        rotary=phase.rotary,
+        details=phase.details,
     )
 
 

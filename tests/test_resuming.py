@@ -489,7 +489,7 @@ def test_a_plan_is_of_the_step_of_each_phase(two_bases):
     config = config.copy_and_resolve_references()
     config.model.vocab_size = run.config.model.vocab_size
     made = planner.plan(config, planner.Planner(target, jax.devices()[:1], False, None))
-    assert [phase.rotary for phase in made.phases] == [phase.rotary for phase in run.job.phases]
+    assert [phase.details for phase in made.phases] == [phase.details for phase in run.job.phases]
     first, second = (phase.fingerprint for phase in made.phases)
     assert first != second
     assert [first, second] == [planned.fingerprint(run, phase) for phase in run.job.phases]

@@ -230,6 +230,10 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
             fast.add_special_tokens([token])
         return fast
 
+    def merged(self, text: bytes) -> list[int]:
+        """Returns the ids of bytes, which need not be whole characters, merged as one word."""
+        return merged(self._plain, text)
+
     def _encoding(self, text: str) -> tokenizers.Encoding:
         return self._plain.encode(token_ids.without_surrogates(text), add_special_tokens=False)
 
@@ -351,6 +355,12 @@ def merges_of(lines: Sequence[Any]) -> list[Merge]:
             raise ValueError(f"merge {number} is {line!r:.80}; it must be two entries")
         merges.append((pair[0], pair[1]))
     return merges
+
+
+def merged(library: tokenizers.Tokenizer, text: bytes) -> list[int]:
+    """Returns the ids that a byte-level model gives bytes, merged as one word."""
+    characters = {byte: character for character, byte in BYTES.items()}
+    return [it.id for it in library.model.tokenize("".join(map(characters.__getitem__, text)))]
 
 
 def as_bytes(entry: str) -> bytes:

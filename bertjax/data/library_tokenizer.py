@@ -79,7 +79,8 @@ def _faults_of_library() -> Iterator[None]:
 class LibraryTokenizer(token_ids.Tokenizer):
     """The tokenizer of a tokenizer.json, given as its bytes and the fields of the config.
 
-    The names of special tokens in a text are text, as for every kind here.
+    The names of special tokens in a text are text, as for every kind here. `marks` says how entries
+    show their places in words, as a key of vocabulary_exchange.MARKS.
 
     Raises:
       ValueError: if the bytes are damaged, special tokens are missing, or the file puts something
@@ -133,6 +134,7 @@ class LibraryTokenizer(token_ids.Tokenizer):
             [fields.get("decoder"), fields.get("pre_tokenizer")]
         )
         self.continues_word = self._continuing(fields["model"], whole)
+        self.marks = self._marks(fields["model"])
         words = ("a", "the", "1", "\u306e", "\u044f")
         self.keeps_blanks = any(self.encode(f" {word}") != self.encode(word) for word in words)
 
@@ -211,6 +213,17 @@ class LibraryTokenizer(token_ids.Tokenizer):
             for role, token_id in ids.items()
             if token_id >= 0
         }
+
+    def merged(self, text: bytes) -> list[int]:
+        """Returns the ids of bytes, which need not be whole characters; for a byte-level model."""
+        return byte_bpe.merged(self._library, text)
+
+    def _marks(self, model: Mapping[str, Any]) -> str:
+        if model.get("end_of_word_suffix"):
+            return "ended"
+        if model.get("continuing_subword_prefix"):
+            return "continued"
+        return "bytes" if self._is_bytes else "started"
 
     def _encoding(self, text: str) -> tokenizers.Encoding:
         return self._library.encode(token_ids.without_surrogates(text), add_special_tokens=False)

@@ -211,12 +211,22 @@ class WordPieceTokenizer(token_ids.Tokenizer):
             return text
         return offsets.without_accents(text, "NFD", lambda one: not _WITHOUT_ACCENTS[ord(one)])
 
-    def pieces(self, word: str) -> list[int]:
-        """Returns the ids of one word of `split_words`: greedily the longest entry, or [UNK]."""
+    def encode_inside(self, text: str) -> list[int]:
+        """Returns the ids of a text whose first characters go on with a word."""
+        first, *others = split_words(text, **self._word_rules) or [""]
+        prefix = "" if is_set_apart(first[:1] or " ") else CONTINUATION
+        words = [self.pieces(first, prefix), *map(self.pieces, others)]
+        return list(itertools.chain.from_iterable(words))
+
+    def pieces(self, word: str, prefix: str = "") -> list[int]:
+        """Returns the ids of one word of `split_words`: greedily the longest entry, or [UNK].
+
+        With CONTINUATION as `prefix` it is the rest of a word.
+        """
         if len(word) > MAX_INPUT_CHARS_PER_WORD:
             return [self.unk_id]
         ids: list[int] = []
-        start, prefix = 0, ""
+        start = 0
         while start < len(word):
             furthest = min(len(word), start + self._longest_entry)
             for end in range(furthest, start, -1):

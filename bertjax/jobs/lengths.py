@@ -49,7 +49,8 @@ class Phase:
     size of the ramp, 0 without one. `ordinal` is the phase's place in the run. `mask_rate` is None
     if all phases have the config's; `rate_share` multiplies the schedule's learning rate.
     `rotary_bases` belong to layers without a window and with one; None without rotary positions.
-    `is_last` marks the last part of a phase.
+    With `only_embeddings` only the rows of vocabulary entries move. `is_last` marks the last part
+    of a phase.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Phase:
     mask_rate: MaskRate | None = None
     rate_share: float = 1.0
     rotary_bases: tuple[float, float] | None = None
+    only_embeddings: bool = False
     is_last: bool = dataclasses.field(default=True, compare=False)
 
     @property
@@ -80,12 +82,14 @@ class Phase:
         return f"{self.name} ({self.global_batch_size} at once)" if self.ramp_from else self.name
 
     @property
-    def rotary(self) -> str:
-        """The bases of rotary positions in words, "" without them."""
-        if self.rotary_bases is None:
-            return ""
-        base, local = self.rotary_bases
-        return f"rotary base {base:,g}" + (f", {local:,g} in windows" if local != base else "")
+    def details(self) -> str:
+        """The bases of rotary positions, and what learns if not all does, in words."""
+        parts = ["only embeddings learn"] * self.only_embeddings
+        if self.rotary_bases is not None:
+            base, local = self.rotary_bases
+            parts.append(f"rotary base {base:,g}")
+            parts += [f"{local:,g} in windows"] * (local != base)
+        return ", ".join(parts)
 
     def rows_until(self, step: int) -> int:
         """Returns the number of sequences that the phase reads before a step of this stretch."""
@@ -109,6 +113,7 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
             "ordinal": ordinal,
             "ramp_from": options.ramp_from,
             "rate_share": options.rate_share,
+            "only_embeddings": options.only_embeddings,
             "rotary_bases": rotary_bases(config_lib.in_phase(config, name).model),
             "mask_rate": _mask_rate(config, options, first_step, end_step),
         }

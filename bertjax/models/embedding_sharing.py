@@ -25,12 +25,27 @@ SHARED = ("word", "position", "segment", "language", "norm")
 # Source: microsoft/DeBERTa, rtd_task.py. (Its models have no segments; it shares no LayerNorm.)
 DISENTANGLED = ("word", "position")
 
+# Siblings of an encoder with an output bias for each entry of the vocabulary.
+_HEADS = ("mlm_head", "lm_head", "sbo_head")
+
 _OURS, _THEIRS = "encoder.embeddings", f"{GENERATOR}.encoder.embeddings"
 
 
 def delta(name: str) -> str:
     """Returns what the table is called that is added to a generator's."""
     return f"{name}_delta"
+
+
+def vocabulary_parameters(params: Mapping[str, Any]) -> set[str]:
+    """Returns the paths of nested parameters that have a row for each entry of the vocabulary.
+
+    They are the word embeddings and the output biases of the encoders that are there.
+    """
+    paths = parameters.encoder_paths(params)
+    tables = ("word", delta("word"))
+    names = {f"{path}.embeddings.{name}.embedding" for path in paths for name in tables}
+    names |= {f"{parameters.beside(path, head)}.bias" for path in paths for head in _HEADS}
+    return names & parameters.flat(params).keys()
 
 
 def _share(ours: nnx.Module, theirs: nnx.Module, rngs: nnx.Rngs) -> None:

@@ -75,8 +75,8 @@ class PhasePlan:
     """The plan of one phase; `fits` is None where nothing was compiled or no limit is known.
 
     `memory` is bytes of one device by kind, `speed` what follows from the cycles (empty where the
-    compiler estimates none), `collectives` the payload of one device and step. `rotary` is that of
-    `jobs.Phase`.
+    compiler estimates none), `collectives` the payload of one device and step. `details` are those
+    of `jobs.Phase`.
     """
 
     name: str
@@ -93,7 +93,7 @@ class PhasePlan:
     uncounted: dict[str, int]
     kernel_cycles: float
     fingerprint: str
-    rotary: str = ""
+    details: str = ""
 
     @property
     def step_seconds(self) -> float | None:
@@ -132,7 +132,7 @@ def of_phase(
         uncounted=analysis.uncounted if analysis else {},
         kernel_cycles=analysis.kernel_cycles if analysis else 0.0,
         fingerprint=fingerprint,
-        rotary=phase.rotary,
+        details=phase.details,
     )
 
 

@@ -80,7 +80,7 @@ def _phase_lines(phase: estimates.PhasePlan) -> Iterator[str]:
     verdict = {True: "fits", False: "DOES NOT FIT", None: "not known whether it fits"}[phase.fits]
     yield (
         f"{phase.name}: {phase.num_steps:,} steps of {phase.global_batch_size} x "
-        f"{phase.max_seq_length} tokens{f', {phase.rotary}' if phase.rotary else ''}: {verdict}"
+        f"{phase.max_seq_length} tokens{f', {phase.details}' if phase.details else ''}: {verdict}"
     )
     if phase.refusal:
         yield f"  the compiler: {phase.refusal}"

@@ -28,6 +28,7 @@ _OF_PRETRAINING = {
     **dict.fromkeys(("num_steps", "num_epochs", "num_tokens"), "num_epochs"),
     "max_seq_length": "max_seq_length",
     **dict.fromkeys(("ramp_from", "ramp_tokens", "rotary_base", "local_rotary_base"), ""),
+    "only_embeddings": "",
 }
 
 # Option -> what it may be.
@@ -160,6 +161,17 @@ def validate(config: ml_collections.ConfigDict) -> None:
         faults.append(
             "config.resize_vocabulary is True, but config.init_from is empty: there is no "
             "vocabulary to resize; give --config.init_from=PATH or leave it at False"
+        )
+    if config.exchange_vocabulary and (is_finetuning or not config.init_from):
+        why = "finetuning has the vocabulary of its weights" if is_finetuning else "there is none"
+        faults.append(
+            f"config.exchange_vocabulary is True, but {why}: leave it at False, or pretrain with "
+            "--config.init_from=PATH"
+        )
+    if config.exchange_vocabulary and config.resize_vocabulary:
+        faults.append(
+            "config.exchange_vocabulary and config.resize_vocabulary are True; the first takes new "
+            "entries at any place: leave config.resize_vocabulary at False"
         )
     if faults:
         raise ValueError("the config cannot be used:\n  " + "\n  ".join(faults))

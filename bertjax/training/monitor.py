@@ -94,13 +94,13 @@ class MonitorOptions:
 class PhaseFacts:
     """The size of a step; the step is compiled once for each of these.
 
-    `chance_loss` is a loss's name and its chance level, `rotary` that of `jobs.Phase`.
+    `chance_loss` is a loss's name and its chance level, `details` those of `jobs.Phase`.
     """
 
     tokens_per_step: int
     flops_per_step: float
     chance_loss: tuple[str, float] | None
-    rotary: str = ""
+    details: str = ""
 
 
 class Monitor:
@@ -133,9 +133,9 @@ class Monitor:
         """Notes that the next step compiles, if it is the first of its batch shape."""
         if phase not in self._begun:
             self._begun.add(phase)
-            rotary = f", {phase.rotary}" if phase.rotary else ""
+            details = f", {phase.details}" if phase.details else ""
             self._writer.note(
-                f"compiling step {step + 1}, {phase.tokens_per_step:,} tokens{rotary}"
+                f"compiling step {step + 1}, {phase.tokens_per_step:,} tokens{details}"
             )
 
     def submit(

@@ -39,7 +39,8 @@ class Program:
     `step_inputs`, `evaluate_step` parameters and batch, `predict_step` also a batch without labels.
     `begun` is what the monitors know as compiled; it grows, and `for_job` shares it as it does the
     compiled functions. `of_phases` are the programs of the phases, by name, whose model is another
-    than config.model; state and step inputs are the same for all of them.
+    than config.model, or in which only embeddings learn; state and step inputs are the same for
+    all of them.
     """
 
     config: ml_collections.ConfigDict
@@ -94,11 +95,16 @@ def build(job: jobs.Job, mesh: Mesh) -> Program:
         the model, or the attention kernel is not for these devices.
     """
     first = _of_model(job, mesh)
-    models = {lengths.rotary_bases(job.config.model): first}
+    models = {(lengths.rotary_bases(job.config.model), False): first}
     for phase in job.phases:
-        if phase.rotary_bases not in models:
-            models[phase.rotary_bases] = _of_model(jobs.in_phase(job, phase), mesh)
-    programs = {phase.name: models[phase.rotary_bases] for phase in job.phases}
+        whole, kind = ((phase.rotary_bases, it) for it in (False, phase.only_embeddings))
+        if whole not in models:
+            models[whole] = _of_model(jobs.in_phase(job, phase), mesh)
+        if kind not in models:
+            models[kind] = _of_embeddings(models[whole])
+    programs = {
+        phase.name: models[phase.rotary_bases, phase.only_embeddings] for phase in job.phases
+    }
     of_phases = {name: program for name, program in programs.items() if program is not first}
     return dataclasses.replace(first, of_phases=of_phases)
 
@@ -137,13 +143,7 @@ def _of_model(job: jobs.Job, mesh: Mesh) -> Program:
         abstract_state=jax.tree.map(_placed, shapes, placed),
         step_inputs=learner.step_inputs,
         init=jax.jit(learner.init, out_shardings=placed),
-        train_step=jax.jit(
-            learner.train_step,
-            in_shardings=(placed, rows, inputs_where),
-            out_shardings=(placed, replicated),
-            donate_argnums=0,
-            compiler_options=xla_presets.compiler_options(config.xla_preset, platform),
-        ),
+        train_step=_train_step(learner, mesh, placed, inputs_where, config.xla_preset),
         evaluate_step=jax.jit(
             functools.partial(
                 state.evaluate_step,
@@ -159,6 +159,35 @@ def _of_model(job: jobs.Job, mesh: Mesh) -> Program:
             out_shardings=replicated,
         ),
     )
+
+
+def _train_step(
+    learner: state.Learner, mesh: Mesh, placed: Any, inputs_where: Any, xla_preset: str
+) -> jax.stages.Wrapped:
+    """Returns the jitted step on state, batch and step inputs that lie as these shardings say."""
+    platform = mesh.devices.flat[0].platform
+    return jax.jit(
+        learner.train_step,
+        in_shardings=(placed, sharding.batch_sharding(mesh), inputs_where),
+        out_shardings=(placed, jax.sharding.NamedSharding(mesh, sharding.P())),
+        donate_argnums=0,
+        compiler_options=xla_presets.compiler_options(xla_preset, platform),
+    )
+
+
+def _of_embeddings(program: Program) -> Program:
+    """Returns the program whose step moves nothing but the rows of vocabulary entries.
+
+    Raises:
+      ValueError: if those are frozen.
+    """
+    learner = state.for_embeddings(program.learner, program.abstract_state.params)
+    placed, inputs_where = (
+        jax.tree.map(lambda leaf: leaf.sharding, tree)
+        for tree in (program.abstract_state, program.abstract_step_inputs)
+    )
+    step = _train_step(learner, program.mesh, placed, inputs_where, program.config.xla_preset)
+    return dataclasses.replace(program, learner=learner, train_step=step)
 
 
 def _compile_draws_fast(platform: str) -> None:

@@ -52,7 +52,7 @@ def start(run: program.Program, workdir: epath.Path) -> None:
             "FLOPs%s",
             phase.title, phase.first_step, phase.end_step, phase.global_batch_size,
             phase.max_seq_length, f"{tokens:,}", jobs.train_flops(run.job, phase),
-            f", {phase.rotary}" if phase.rotary else "",
+            f", {phase.details}" if phase.details else "",
         )  # fmt: skip
         if examples := run.job.data.num_train_examples(phase):
             epochs = phase.num_steps * phase.global_batch_size / examples

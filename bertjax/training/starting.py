@@ -7,7 +7,7 @@ the checkpoint's meta, which is written here, too.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -45,12 +45,15 @@ RESUMED = frozenset({"identity", "skipped", "sums", "tuned", "versions"})
 
 
 def start(
-    run: program.Program, workdir: epath.Path, checkpointer: checkpoint.Checkpointer
+    run: program.Program,
+    workdir: epath.Path,
+    checkpointer: checkpoint.Checkpointer,
+    must_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[state.TrainState, monitor.Progress, dict[str, float]]:
     """Returns the state, restored or fresh, what the monitor had counted, and tuned scores.
 
     A restored state comes with a check that the run may be continued; only a fresh one takes over
-    what config.init_from has.
+    what config.init_from has. `must_stop` ends the evaluation of an exchanged vocabulary.
 
     Raises:
       FileNotFoundError: if there is nothing at config.init_from.
@@ -78,8 +81,48 @@ def start(
     source = warm_start.of_job(run.job, run.abstract_state.params)
     _write_workdir(run, workdir)
     fresh = run.init(run.step_inputs.seed)
-    fresh = warm_start.apply(source, fresh) if source else fresh
+    if source is not None:
+        begun = warm_start.apply(source, fresh)
+        if source.exchange is not None:
+            _log_exchange(run, source, begun, fresh, must_stop)
+        fresh = begun
     return fresh, monitor.Progress(), {}
+
+
+def _log_exchange(
+    run: program.Program,
+    source: warm_start.WarmStart,
+    begun: state.TrainState,
+    fresh: state.TrainState,
+    must_stop: Callable[[], bool],
+) -> None:
+    """Logs the held-out loss of the start, and that of random rows for the new pieces."""
+    names = [it for it in run.job.evaluation.sets if it not in run.job.evaluation.answered]
+    if not names:
+        logging.info(
+            "Without config.data.eval_dir the exchanged vocabulary is not scored before training"
+        )
+        return
+    random = warm_start.with_random_rows(source, begun.params, fresh.params)
+    try:
+        means, others = (
+            evaluation.evaluate_set(
+                *(run.job, names[0], run.at(0).evaluate_step, params),
+                mesh=run.mesh,
+                batch_size=run.config.evaluation.global_batch_size,
+                must_stop=must_stop,
+            )
+            for params in (begun.params, random)
+        )
+    except evaluation.Stopped:
+        return
+    for loss in evaluation.TOKEN_LOSSES:
+        if loss in means:
+            logging.info(
+                "Vocabulary exchanged: %s on %s before training is %.4f nats; with random rows for "
+                "the new entries it would be %.4f",
+                *(loss, names[0], means[loss], others[loss]),
+            )
 
 
 def _check_resumable(
@@ -128,7 +171,7 @@ def _keep_origin(
             "config.init_from, %s, is not read: %s holds a run already, which began from %s",
             run.config.init_from, workdir, saved_config["init_from"] or "its seed alone",
         )  # fmt: skip
-    origin = ("init_from", "init_from_smaller", "resize_vocabulary")
+    origin = ("init_from", "init_from_smaller", "resize_vocabulary", "exchange_vocabulary")
     run.config.update({name: saved_config[name] for name in origin})
 
 

@@ -17,7 +17,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt
 
-from bertjax.models import parameters, placement, reductions
+from bertjax.models import embedding_sharing, parameters, placement, reductions
 from bertjax.tasks import base, metrics, prediction
 from bertjax.training import optim, schedules
 
@@ -87,6 +87,8 @@ class Learner:
     so are the same on every backend and mesh. `step_inputs` are the default of a step.
 
     `is_frozen` and `rate_multipliers` are trees of bools and floats, shaped as the parameters.
+    So is `is_held`, what does not move though its gradients count, for the clipping and in its
+    moments: it goes on with them where a later phase moves it.
     `gradients_where` is a tree of shardings, those of the summed gradients; None: as the compiler
     has it.
     """
@@ -101,6 +103,7 @@ class Learner:
     accumulation_steps: int = 1
     ema_decay: float = 0.0
     gradients_where: Any = dataclasses.field(default=None, compare=False)
+    is_held: Any = dataclasses.field(default=None, compare=False)
 
     def init(self, seed: Any = None) -> TrainState:
         """Returns the state before the first step; the default seed is that of `step_inputs`."""
@@ -164,7 +167,10 @@ class Learner:
             rate = learning_rate if multiplier == 1 else multiplier * learning_rate
             return value - rate * update
 
-        return jax.tree.map(move, params, updates, self.is_frozen, self.rate_multipliers)
+        is_still = self.is_frozen
+        if self.is_held is not None:
+            is_still = jax.tree.map(lambda *either: any(either), self.is_frozen, self.is_held)
+        return jax.tree.map(move, params, updates, is_still, self.rate_multipliers)
 
     def _trained(self, params: parameters.Params) -> parameters.Params:
         """Returns the parameters with no gradient into the frozen ones: it is not computed."""
@@ -326,6 +332,25 @@ def make_learner(
         accumulation_steps=accumulation_steps,
         ema_decay=optimizer.ema_decay,
     )
+
+
+def for_embeddings(learner: Learner, params: parameters.Params) -> Learner:
+    """Returns the learner that moves nothing but the rows of vocabulary entries.
+
+    `params` may be shapes.
+
+    Raises:
+      ValueError: if the learner's options freeze all of these.
+    """
+    rows = embedding_sharing.vocabulary_parameters(params)
+    is_frozen = parameters.flat(learner.is_frozen)
+    if all(is_frozen[name] for name in rows):
+        raise ValueError(
+            "config.phases.*.only_embeddings is True, but config.optimizer.frozen names "
+            f"{', '.join(sorted(rows))}: nothing is left to train; leave one of them out"
+        )
+    is_held = parameters.nested({name: name not in rows for name in is_frozen})
+    return dataclasses.replace(learner, is_held=is_held)
 
 
 def make_step_inputs(

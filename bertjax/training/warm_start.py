@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from bertjax import jobs
 from bertjax.convert import formats, pretrained
-from bertjax.data import token_ids, tokenizer
+from bertjax.data import token_ids, tokenizer, vocabulary_exchange
 from bertjax.jobs import teachers
 from bertjax.models import embedding_sharing, encoder, parameters
 from bertjax.training import state
@@ -44,7 +44,8 @@ class Target:
     `params` are shapes. `vocabulary` belongs to the data, None for random tokens; `max_seq_length`
     to the longest phase. With `has_own_heads`, as in finetuning, only encoders and their poolers
     are taken, whatever the source was trained for. With `may_grow` the source may be smaller in the
-    fields GROWING. `phase` is the run's first phase if it changes the rotary bases of `encoder`.
+    fields GROWING, with `exchanges` it may have another vocabulary. `phase` is the run's first
+    phase if it changes the rotary bases of `encoder`.
     """
 
     encoder: encoder.EncoderConfig
@@ -54,6 +55,7 @@ class Target:
     resize_vocabulary: bool = False
     has_own_heads: bool = False
     may_grow: bool = False
+    exchanges: bool = False
     phase: str = ""
 
 
@@ -62,7 +64,8 @@ class WarmStart:
     """Values to take over, by parameter path; the other parameters stay as initialized.
 
     Parameters with a row per vocabulary entry take over the first `vocabulary_rows`. `growth`
-    describes how a smaller source was repeated to fit.
+    describes how a smaller source was repeated to fit. With `exchange` their values are those of
+    the run's vocabulary already.
     """
 
     values: Mapping[str, np.ndarray]
@@ -70,6 +73,7 @@ class WarmStart:
     fresh: tuple[str, ...]
     unused: tuple[str, ...]
     growth: str = ""
+    exchange: vocabulary_exchange.Exchange | None = None
 
 
 def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
@@ -91,6 +95,7 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
         resize_vocabulary=job.config.resize_vocabulary,
         has_own_heads=job.config.task == "finetuning",
         may_grow=job.config.init_from_smaller,
+        exchanges=job.config.exchange_vocabulary,
         phase="" if first is job else job.phases[0].name,
     )
     warm_start = read(job.config.init_from, target)
@@ -145,7 +150,9 @@ def read(path: str, target: Target) -> WarmStart:
     logging.info(
         "Parameters of the source left unused (%d): %s", len(start.unused), grouped(start.unused)
     )
-    if start.vocabulary_rows < target.encoder.vocab_size:
+    if start.exchange is not None:
+        logging.info("Vocabulary exchanged: %s", start.exchange)
+    elif start.vocabulary_rows < target.encoder.vocab_size:
         logging.info(
             "Vocabulary resized: rows 0 to %d are the source's, %d to %d fresh",
             start.vocabulary_rows - 1, start.vocabulary_rows, target.encoder.vocab_size - 1,
@@ -168,8 +175,10 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         )
     _warn_of_bases(source.config, target)
     vocabulary_faults = list(_vocabulary_faults(source, target))
-    faults += vocabulary_faults or _row_faults(source.config.vocab_size, target, flags)
-    vocabulary_rows = _vocabulary_rows(source, target)
+    exchange = None if vocabulary_faults else _exchange(source, target)
+    if exchange is None:
+        faults += vocabulary_faults or _row_faults(source.config.vocab_size, target, flags)
+    vocabulary_rows = len(exchange.counts) if exchange else _vocabulary_rows(source, target)
     shapes = {
         parameters.path_name(path): leaf.shape
         for path, leaf in jax.tree_util.tree_leaves_with_path(target.params)
@@ -196,7 +205,21 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         )
     used = {*taken, *(it for name, it in begun.items() if name in taken)}
     unused = (*(name for name in source.params if name not in used), *source.unused)
-    return WarmStart(taken, vocabulary_rows, fresh, unused, growth)
+    if exchange is not None:
+        rows = taken.keys() & embedding_sharing.vocabulary_parameters(target.params)
+        taken |= {name: exchange.rows(taken[name]) for name in rows}
+    return WarmStart(taken, vocabulary_rows, fresh, unused, growth, exchange)
+
+
+def _exchange(source: pretrained.Pretrained, target: Target) -> vocabulary_exchange.Exchange | None:
+    """Returns the exchange of the source's vocabulary, None if the target's table is the same."""
+    theirs, ours = source.vocabulary, target.vocabulary
+    if not target.exchanges or theirs is None or ours is None:
+        return None
+    has_same_rows = source.config.vocab_size == target.encoder.vocab_size
+    if has_same_rows and theirs.describe()["sha256"] == ours.describe()["sha256"]:
+        return None
+    return vocabulary_exchange.between(theirs, ours)
 
 
 def _grown(
@@ -222,7 +245,7 @@ def _grown(
         path=path,
         depths=depths,
         head_size=ours.hidden_size // ours.num_attention_heads,
-        rows=_vocabulary_parameters(target.params),
+        rows=embedding_sharing.vocabulary_parameters(target.params),
     )
     growth = [f"{name} {was} to {now}" for name, (was, now) in larger.items()]
     growth.append(f"its layers {', '.join(map(str, repeated_layers(*depths)))} in this order")
@@ -268,7 +291,8 @@ def apply(warm_start: WarmStart, train_state: state.TrainState) -> state.TrainSt
 
     Only parameters change: no optimizer's first state depends on their values.
     """
-    per_row = _vocabulary_parameters(train_state.params)
+    per_row = embedding_sharing.vocabulary_parameters(train_state.params)
+    exchange = warm_start.exchange
 
     def replaced(path: tuple, fresh: jax.Array) -> jax.Array:
         name = parameters.path_name(path)
@@ -277,16 +301,42 @@ def apply(warm_start: WarmStart, train_state: state.TrainState) -> state.TrainSt
         value = warm_start.values[name].astype(fresh.dtype, copy=False)
         if name not in per_row:
             return _like(fresh, value)
-        rows = warm_start.vocabulary_rows
-        padding = [(0, len(fresh) - rows)] + [(0, 0)] * (value.ndim - 1)
-        if rows == len(fresh):
-            return _like(fresh, value[:rows])
-        return _with_first_rows(fresh, _like(fresh, np.pad(value[:rows], padding)), rows)
+        is_random = np.arange(len(fresh)) >= warm_start.vocabulary_rows
+        value = value[: warm_start.vocabulary_rows]
+        if exchange is not None:
+            is_random[: len(value)] = exchange.counts == 0
+        return _with_random_rows(fresh, value, is_random)
 
     params = jax.tree_util.tree_map_with_path(replaced, train_state.params)
     # The average starts as a copy of the parameters: both will be donated.
     ema = None if train_state.ema is None else jax.tree.map(jnp.copy, params)
     return dataclasses.replace(train_state, params=params, ema=ema)
+
+
+def with_random_rows(
+    warm_start: WarmStart, params: parameters.Params, fresh: parameters.Params
+) -> parameters.Params:
+    """Returns `params`, as `apply` makes them, with those of `fresh` for new vocabulary entries.
+
+    It is the start to compare an exchange of the vocabulary with.
+    """
+    exchange = warm_start.exchange
+    if exchange is None:
+        return params
+    per_row = embedding_sharing.vocabulary_parameters(params) & warm_start.values.keys()
+    kept = np.flatnonzero(exchange.is_kept)
+
+    def replaced(path: tuple, value: jax.Array, fresh: jax.Array) -> jax.Array:
+        name = parameters.path_name(path)
+        if name not in per_row:
+            return value
+        rows = np.zeros(value.shape, value.dtype)
+        rows[kept] = warm_start.values[name][kept]
+        is_random = np.ones(len(rows), bool)
+        is_random[kept] = False
+        return _with_random_rows(fresh, rows, is_random)
+
+    return jax.tree_util.tree_map_with_path(replaced, params, fresh)
 
 
 def grouped(names: Iterable[str]) -> str:
@@ -357,6 +407,9 @@ def _row_faults(theirs: int, target: Target, flags: list[str]) -> Iterator[str]:
 
 def _vocabulary_faults(source: pretrained.Pretrained, target: Target) -> Iterator[str]:
     theirs, ours = source.vocabulary, target.vocabulary
+    if target.exchanges:
+        yield from _exchange_faults(source, target)
+        return
     if theirs is None or ours is None:
         logging.warning(
             "%s no vocabulary: that ids mean the same in it and in the data is not checked, only "
@@ -382,6 +435,18 @@ def _vocabulary_faults(source: pretrained.Pretrained, target: Target) -> Iterato
     yield from _entry_faults(theirs, ours, target.resize_vocabulary)
 
 
+def _exchange_faults(source: pretrained.Pretrained, target: Target) -> Iterator[str]:
+    theirs, ours = source.vocabulary, target.vocabulary
+    if theirs is None or ours is None:
+        lacking = "the data has" if ours is None else f"{source.source} has"
+        yield (
+            f"{lacking} no vocabulary, so config.exchange_vocabulary has no strings to find rows "
+            "by: put the vocabulary's files there, or leave it at False"
+        )
+    elif fault := vocabulary_exchange.fault(theirs, ours):
+        yield f"{fault}; leave config.exchange_vocabulary at False"
+
+
 def _entry_faults(
     theirs: tokenizer.Tokenizer, ours: tokenizer.Tokenizer, resize: bool
 ) -> Iterator[str]:
@@ -395,7 +460,8 @@ def _entry_faults(
         yield (
             f"the vocabulary of the data is not the source's; {len(differing)} of {len(shared)} "
             f"entries differ: {examples}. Build the records with the source's vocabulary; new "
-            "entries may only follow at its end"
+            "entries may only follow at its end. Or --config.exchange_vocabulary=True gives each "
+            "entry the row of its string, or the mean of those that the source cuts it into"
         )
     elif ours.vocab_size < theirs.vocab_size:
         yield (
@@ -427,7 +493,8 @@ def _parameter_faults(
     has_same_sizes: bool,
     may_grow: bool,
 ) -> Iterator[str]:
-    encoders, per_row = parameters.encoder_paths(params), _vocabulary_parameters(params)
+    encoders = parameters.encoder_paths(params)
+    per_row = embedding_sharing.vocabulary_parameters(params)
     # A generator of which the source has nothing starts fresh, as a head does.
     paths = [path for path in encoders if any(n.startswith(f"{path}.layers.") for n in taken)]
     encoders = paths or encoders
@@ -445,25 +512,25 @@ def _parameter_faults(
             yield f"{name} holds NaN or infinite values in the source"
 
 
-def _vocabulary_parameters(params: parameters.Params) -> set[str]:
-    """Returns the parameters that may have a row for each entry of the vocabulary."""
-    paths = parameters.encoder_paths(params)
-    names = ("word", embedding_sharing.delta("word"))
-    tables = {f"{path}.embeddings.{name}.embedding" for path in paths for name in names}
-    return tables | {f"{parameters.beside(path, 'mlm_head')}.bias" for path in paths}
-
-
 def _like(fresh: jax.Array, value: np.ndarray) -> jax.Array:
     # Every process holds the whole value and hands its devices their parts.
     return jax.make_array_from_callback(fresh.shape, fresh.sharding, lambda index: value[index])
 
 
-def _with_first_rows(fresh: jax.Array, value: jax.Array, rows: int) -> jax.Array:
-    def joined(fresh: jax.Array, value: jax.Array) -> jax.Array:
-        is_known = jnp.arange(len(fresh)) < rows
-        return jnp.where(is_known.reshape(-1, *[1] * (fresh.ndim - 1)), value, fresh)
+def _with_random_rows(
+    fresh: jax.Array, value: np.ndarray, is_random: Bool[np.ndarray, " rows"]
+) -> jax.Array:
+    """Returns the value, zeros behind its last row, with the fresh rows added where so marked."""
+    padding = [(0, len(fresh) - len(value))] + [(0, 0)] * (value.ndim - 1)
+    padded = _like(fresh, np.pad(value, padding))
+    if not is_random.any():
+        return padded
 
-    return jax.jit(joined, out_shardings=fresh.sharding)(fresh, value)
+    def summed(fresh: jax.Array, value: jax.Array) -> jax.Array:
+        rows = jnp.asarray(is_random).reshape(-1, *[1] * (fresh.ndim - 1))
+        return jnp.where(rows, value + fresh, value)
+
+    return jax.jit(summed, out_shardings=fresh.sharding)(fresh, padded)
 
 
 def tiled_places(old: int, new: int, unit: int = 1) -> Int[np.ndarray, " new"]:

@@ -135,10 +135,10 @@ def test_a_phase_turns_positions_by_its_own_bases(model, phase, bases):
 
 def test_bases_are_told_in_words_where_positions_turn():
     phases = jobs.phases(rotary({}, {"rotary_base": 160_000.0}))
-    assert [phase.rotary for phase in phases] == [
+    assert [phase.details for phase in phases] == [
         "rotary base 10,000", "rotary base 160,000, 10,000 in windows"
     ]  # fmt: skip
-    assert jobs.phases(make_config({}))[0].rotary == ""
+    assert jobs.phases(make_config({}))[0].details == ""
 
 
 def test_the_model_of_a_border_is_that_of_the_phase_that_ends_there():

@@ -13,12 +13,13 @@ import pytest
 from etils import epath
 from flax import nnx
 
-from bertjax import jobs, models, train
+from bertjax import config as config_lib
+from bertjax import jobs, models, recipes, train
 from bertjax.convert import pretrained
 from bertjax.data import tokenizer
 from bertjax.devices import sharding
-from bertjax.models import parameters
-from bertjax.tasks import pretraining
+from bertjax.models import embedding_sharing, parameters
+from bertjax.tasks import next_token, pretraining, replaced_tokens, span_boundary
 from bertjax.training import starting, state, warm_start
 from bertjax.workdirs import checkpoint, reader
 from configs import smoke
@@ -359,10 +360,13 @@ def test_names_are_logged_with_all_layers_as_one():
     assert warm_start.grouped([]) == "none"
 
 
+@pytest.mark.parametrize("is_exchanged", [False, True])
 @pytest.mark.parametrize("table", ["tensor", "fsdp"])
-def test_a_sharded_start_equals_a_replicated_one_and_lies_as_declared(table):
+def test_a_sharded_start_equals_a_replicated_one_and_lies_as_declared(table, is_exchanged):
     mesh = sharding.make_mesh(jax.local_devices()[:4], data=2, tensor=2)
     source, target = make_source(), resized_target(resize_vocabulary=True)
+    if is_exchanged:
+        source, target, _ = exchanged(rounded=64)
     fresh = cold(target.encoder)
     matched = warm_start.match(source, target)
     placed = sharding.shardings(mesh, fresh.params, fresh.params, rule_table=table)
@@ -506,3 +510,193 @@ def test_layers_are_spread_evenly_over_the_depth():
     assert warm_start.repeated_layers(22, 28) == [round(number * 22 / 28) for number in range(28)]
     assert warm_start.repeated_layers(2, 2) == [0, 1]
     assert warm_start.repeated_layers(1, 3) == [0, 0, 0]  # the last would be the second of one
+
+
+OTHER_WORDS = ["n0", *small_records.WORDS[:40], "w5w1", "##w1", "w91", "☃", "##☃"]
+
+
+def exchanged(sizes=SIZES, *, rounded=0, kind=None, **changes):
+    """A source, a target with OTHER_WORDS in another order, and the new vocabulary."""
+    old = small_records.vocabulary([*small_records.WORDS, "n", "##0", "##1", "##w"])
+    entries = ["☂", *OTHER_WORDS[::-1], *small_records.SPECIALS[::-1], "[unused1]"]
+    new = tokenizer.WordPieceTokenizer(entries)
+    sizes = dataclasses.replace(sizes, vocab_size=old.vocab_size)
+    kind = kind or (lambda sizes, seed: drawn(sizes, seed, "nsp"))
+    rng = np.random.default_rng(1)
+    whole = embedding_sharing.apart(kind(sizes, 1))
+    params = {
+        name: rng.normal(size=value.shape).astype(np.float32) for name, value in flat(whole).items()
+    }
+    source = make_source(sizes, vocabulary=old, params=params)
+    sizes = dataclasses.replace(sizes, vocab_size=rounded or new.vocab_size)
+    fresh = kind(sizes, 0)
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), fresh)
+    given = {"params": shapes, "vocabulary": new, "exchanges": True} | changes
+    target = make_target(sizes, **given)
+    return source, target, state.TrainState(jnp.zeros((), jnp.int32), fresh, opt_state=())
+
+
+def of_task(task):
+    def made(sizes, seed):
+        init = jax.jit(lambda: parameters.split(task(sizes).init(nnx.Rngs(seed)))[1])
+        return jax.tree.map(np.array, init())
+
+    return made
+
+
+def electra(sharing):
+    options = recipes.load("electra").pretraining
+    options.generator.update(embeddings=sharing, hidden_size=16, num_attention_heads=2)
+    return lambda sizes: replaced_tokens.of_options(sizes, options)
+
+
+FAMILIES = {
+    "bert": {},
+    "albert": {"sizes": dataclasses.replace(SIZES, embedding_size=8, num_hidden_groups=1)},
+    "spanbert": {"kind": of_task(lambda sizes: span_boundary.SpanBoundary(sizes, "none"))},
+    "left_to_right": {"kind": of_task(next_token.NextToken)},
+    **{
+        sharing: {"kind": of_task(electra(sharing))}
+        for sharing in ("shared", "separate", "gradient_disentangled")
+    },
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_exchanged_vocabulary_changes_the_rows_of_entries_and_nothing_else(family):
+    source, target, fresh = exchanged(rounded=63, **FAMILIES[family])
+    old, new = source.vocabulary, target.vocabulary
+    fresh = jax.tree.map(jnp.asarray, fresh)
+    matched = warm_start.match(source, target)
+    made, cold_params = flat(warm_start.apply(matched, fresh).params), flat(fresh.params)
+    others = flat(warm_start.with_random_rows(matched, parameters.nested(made), fresh.params))
+    stored, tables = embedding_sharing.as_stored(source.params, made), 0
+    for name, value in made.items():
+        theirs = stored[name]
+        if value.shape == theirs.shape:
+            np.testing.assert_array_equal(value, theirs, err_msg=name)
+            np.testing.assert_array_equal(others[name], theirs, err_msg=name)
+            continue
+        tables += 1
+        for token_id, entry in enumerate(new.vocabulary):
+            row, random = value[token_id], cold_params[name][token_id]
+            if entry in old.vocabulary:
+                np.testing.assert_array_equal(row, theirs[old.vocabulary.index(entry)])
+                np.testing.assert_array_equal(others[name][token_id], row)
+                continue
+            np.testing.assert_array_equal(others[name][token_id], random)
+            pieces = PIECES.get(entry, ())
+            rows = theirs[[old.vocabulary.index(it) for it in pieces]] if pieces else theirs
+            mean = rows.astype(np.float64).mean(axis=0).astype(np.float32)
+            np.testing.assert_array_equal(row, mean if pieces else mean + random, err_msg=entry)
+        for table in (value, others[name]):  # rounded up
+            first = new.vocab_size
+            np.testing.assert_array_equal(table[first:], cold_params[name][first:])
+    assert tables == sum(value.shape[:1] == (63,) for value in made.values()) >= 2
+
+
+# New entry -> the old ones that it is cut into.
+PIECES = {
+    "n0": ["n", "##0"],
+    "w5w1": ["w5", "##w", "##1"],
+    "##w1": ["##w", "##1"],
+    "w91": ["w9", "##1"],
+}
+
+
+def test_an_exchange_for_the_same_vocabulary_is_bit_equal_and_keeps_rows_that_no_entry_has():
+    for rows in (ENTRIES, 128):
+        sizes = dataclasses.replace(SIZES, vocab_size=rows)
+        source, target = make_source(sizes), make_target(sizes, exchanges=True)
+        matched = warm_start.match(source, target)
+        assert matched.exchange is None
+        made = flat(warm_start.apply(matched, cold(sizes)).params)
+        assert all(made[name].tobytes() == source.params[name].tobytes() for name in made)
+
+
+def test_what_an_exchange_of_vocabularies_cannot_use_is_refused():
+    source, target, _ = exchanged()
+    for ours, theirs, expected in [
+        (None, source.vocabulary, "the data has no vocabulary"),
+        (target.vocabulary, None, "the weights has no vocabulary"),
+    ]:
+        lines = fault_lines(
+            dataclasses.replace(source, vocabulary=theirs),
+            dataclasses.replace(target, vocabulary=ours),
+        )
+        assert expected in lines[0] and "config.exchange_vocabulary" in lines[0]
+    lines = fault_lines(source, dataclasses.replace(target, exchanges=False))
+    assert "--config.exchange_vocabulary=True" in lines[0]
+
+
+def two_phases(made, only_embeddings=True):
+    """Two steps in which only embeddings learn, and two in which all do, each saved."""
+    with made.unlocked():
+        made.phases.phase2 = config_lib.phase_config()
+    made.phases.phase1.update(num_steps=2, only_embeddings=only_embeddings)
+    made.phases.phase2.update(num_steps=2, max_seq_length=16)
+    made.checkpoint.update(save_every_steps=1, keep_last=9)
+    return made
+
+
+def test_embeddings_alone_learn_in_their_phase_and_the_run_resumes_within_it(
+    first, tmp_path, caplog
+):
+    known = tokenizer.WordPieceTokenizer(["n0w7", *small_records.SPECIALS[::-1], *OTHER_WORDS])
+    new = small_records.write(tmp_path / "new", known=known)
+    changes = {"init_from": str(first), "exchange_vocabulary": True, "data.eval_dir": str(new)}
+    changes |= {"data.eval_may_overlap": True, "evaluation.every_steps": 4}
+    changes |= {"evaluation.global_batch_size": 8, "evaluation.max_batches": 1}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    with caplog.at_level(logging.INFO, logger="absl"):
+        expected = train.train(two_phases(make_config(new, **changes)), whole)
+    assert re.search(
+        r"Vocabulary exchanged: mlm_loss on heldout before training is \d\.\d+ nats; with random "
+        r"rows for the new entries it would be \d\.\d+",
+        caplog.text,
+    )
+    assert "only embeddings learn" in caplog.text
+    source, *params = (
+        flat(checkpoint.load_params(path, step)[0])
+        for path, step in [(first, "newest"), (whole, 1), (whole, 2), (whole, 3)]
+    )
+    for name, value in source.items():
+        is_row = name in (WORD, BIAS)
+        assert [np.array_equal(it[name], value) for it in params[:2]] == [not is_row] * 2, name
+    assert sum(np.array_equal(params[2][name], value) for name, value in source.items()) == 0
+    shutil.copytree(whole, parts)
+    for step in (2, 3, 4):
+        shutil.rmtree(parts / checkpoint.DIRECTORY / str(step))
+    made = train.train(two_phases(make_config(new, **changes)), parts)
+    jax.tree.map(np.testing.assert_array_equal, made, expected)
+    for step in (2, 3, 4):
+        shutil.rmtree(parts / checkpoint.DIRECTORY / str(step))
+    with pytest.raises(ValueError, match="phases.phase1.only_embeddings"):
+        train.train(two_phases(make_config(new, **changes), only_embeddings=False), parts)
+    changes["optimizer.frozen"] = (re.escape(WORD), re.escape(BIAS))
+    with pytest.raises(ValueError, match="only_embeddings is True, but config.optimizer.frozen"):
+        train.prepare(two_phases(make_config(new, **changes)), tmp_path / "frozen")
+
+
+def test_before_training_the_means_of_old_pieces_are_better_than_random_rows(tmp_path, caplog):
+    stems, suffixes = [f"w{n}" for n in range(8)], [f"##x{n}" for n in range(8)]
+    words = [f"w{n}x{m}" for n in range(8) for m in range(0, 8, 2)]
+    old, new = (small_records.vocabulary(it) for it in (stems + suffixes, words))
+    small_records.write(tmp_path / "old", known=old, is_alike=True)
+    for name, seed in {"new": 1, "heldout": 2}.items():
+        small_records.write(tmp_path / name, known=new, is_alike=True, seed=seed)
+    made = make_config(tmp_path / "old", **{"phases.phase1.num_steps": 120})
+    made.update(global_batch_size=16)
+    train.train(made, tmp_path / "run")
+    made.data.update(
+        train_dir=str(tmp_path / "new"), eval_dir=str(tmp_path / "heldout"), eval_may_overlap=True
+    )
+    made.update(init_from=str(tmp_path / "run"), exchange_vocabulary=True)
+    made.phases.phase1.num_steps = 1
+    made.evaluation.global_batch_size = 16
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="absl"):
+        train.train(made, tmp_path / "exchanged")
+    (losses,) = re.findall(r"before training is ([\d.]+) nats.*would be ([\d.]+)", caplog.text)
+    means, random = map(float, losses)
+    assert means < random - 0.5
