@@ -191,7 +191,8 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.name = ""  # glue: the task (cola, ..., wnli); squad: v1 | v2
     finetuning.data_dir = ""  # glue: a directory of the official files, or tfds:...
     finetuning.train_file = ""  # all but glue; embeddings: FILE or FILE=WEIGHT, commas between them
-    finetuning.eval_file = ""  # "": no evaluation
+    finetuning.eval_file = ""  # "": no evaluation, or eval_files
+    finetuning.eval_files = ""  # several: NAME=FILE, commas between them; the first selects
     finetuning.test_file = ""  # "": no predictions
     finetuning.text_column = "text"  # table
     finetuning.second_text_column = ""  # table; "": one text a row

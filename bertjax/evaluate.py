@@ -2,6 +2,7 @@
 
 python -m bertjax.evaluate --checkpoint=WORKDIR --data=RECORDS
 python -m bertjax.evaluate --checkpoint=FINETUNED_WORKDIR --data=FILE
+python -m bertjax.evaluate --checkpoint=FINETUNED_WORKDIR --data=en=FILE,zh=FILE
 python -m bertjax.evaluate --checkpoint=WORKDIR --pairs=PAIRS
 python -m bertjax.evaluate --checkpoint=WORKDIR --parallel=SOURCE,TARGET
 
@@ -78,8 +79,9 @@ def evaluate_checkpoint(
 ) -> dict[str, Any]:
     """Returns the scores of a checkpoint's model on `data`, the step and the number of examples.
 
-    With several evaluation sets, such as MNLI's two, a score is "set/score". `chance` adds
-    `chance_levels` on records.
+    `data` is a path, or the files of a finetuned model by name: NAME=FILE,NAME=FILE. With several
+    evaluation sets, such as MNLI's two, a score is "set/score"; those of named files have means,
+    "mean/score". `chance` adds `chance_levels` on records.
 
     Raises:
       FileNotFoundError: if there is no checkpoint, no manifest or no file.
@@ -97,12 +99,14 @@ def evaluate_checkpoint(
         run = functools.partial(state.evaluate_step, job.task, graphdef, with_answers=with_answers)
         evaluate_step = jax.jit(run)
         shared = {"mesh": mesh, "batch_size": batch_size}
-        scores = {
-            name: evaluation.evaluate_set(job, name, evaluate_step, params, **shared)
-            for name in job.evaluation.sets
-        }
+        scores: dict[str, Any] = {}
+        for name in job.evaluation.sets:
+            tuned = evaluation.thresholds(job, next(iter(scores.values()), {}))
+            scores[name] = evaluation.evaluate_set(
+                job, name, evaluate_step, params, **shared, tuned=tuned
+            )
     examples = {name: {"examples": job.data.num_examples(name)} for name in scores}
-    scored = {"step": saved.step, **_flat(examples), **_flat(scores)}
+    scored = {"step": saved.step, **_flat(examples), **_flat(evaluation.with_mean(job, scores))}
     losses = {name: value for name, value in scored.items() if name.endswith("loss")}
     inference.check_numbers(losses, f"{data} (loss {losses})")
     has_masks = saved.config.pretraining.masking != "none"
@@ -233,7 +237,11 @@ def _flat(by_set: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _define_flags() -> None:
     inference.define_flags("Workdir of a training run.")
-    flags.DEFINE_string("data", None, "Record directory, or labelled file as finetuning reads it.")
+    flags.DEFINE_string(
+        "data",
+        None,
+        "Records, or a labelled file as finetuning reads it, or several: NAME=FILE,NAME=FILE.",
+    )
     flags.DEFINE_string("pairs", None, "Or minimal pairs: JSON lines, packed or not (.xz).")
     flags.DEFINE_string("parallel", None, "Or translations: SOURCE,TARGET lines, or a table.")
     flags.DEFINE_enum(
@@ -265,6 +273,8 @@ def main(argv: list[str]) -> None:
     if options.json:
         print(json.dumps(scores))
         return
+    by_set = _by_set(scores)
+    scores = {name: value for name, value in scores.items() if "/" not in name}
     groups = {name: values for name, values in scores.items() if isinstance(values, dict)}
     width = max([30, *(len(name) + 2 for values in groups.values() for name in values)])
     for name, value in scores.items():
@@ -275,6 +285,18 @@ def main(argv: list[str]) -> None:
             print(f"{group}:")
         for name, value in values.items():
             print(_line(f"  {name}", value, width))
+    if by_set:
+        print(evaluation.table(by_set))
+
+
+def _by_set(scores: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the values of names "set/score" by set."""
+    by_set: dict[str, dict[str, Any]] = {}
+    for name, value in scores.items():
+        if "/" in name:
+            each, _, metric = name.partition("/")
+            by_set.setdefault(each, {})[metric] = value
+    return by_set
 
 
 def _line(name: str, value: float, width: int) -> str:

@@ -143,6 +143,79 @@ def test_a_test_set_that_comes_later_is_answered_with_the_tuned_threshold(tmp_pa
     assert any((odd > threshold) != (odd > 0) for odd in odds.values())  # that of the recipe
 
 
+def write_renamed(path, target, classes):
+    """Writes a table as its rows would be in a language where the model errs at these classes."""
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines):
+        if line.rpartition(",")[2] in classes:
+            lines[number] = line.rpartition(",")[0] + ",class 2"
+    target.write_text("\n".join(lines) + "\n")
+
+
+def test_several_files_are_scored_by_name_with_their_mean_and_the_first_selects(
+    tmp_path, source, monkeypatch, caplog
+):
+    config = make_config(tmp_path, source, "table", **{"finetuning.num_epochs": 4.0})
+    config.checkpoint.keep_best = 1
+    train_file = tmp_path / "data" / "train.csv"
+    for name, classes in (("nl", ()), ("zh", ("class 0",))):
+        write_renamed(train_file, tmp_path / f"{name}.csv", classes)
+    files = f"nl={tmp_path / 'nl.csv'},zh={tmp_path / 'zh.csv'}"
+    config.finetuning.update(eval_file="", eval_files=files)
+    best = {"nl": iter([0.1, 0.9, 0.3, 0.2]), "zh": iter([0.1, 0.2, 0.9, 0.1])}
+    score = texts.TextScorer.scores
+
+    def with_a_best(self, name, outputs):
+        return {**score(self, name, outputs), "accuracy": next(best[name])}
+
+    with caplog.at_level("INFO", logger="absl"), monkeypatch.context() as patch:
+        patch.setattr(texts.TextScorer, "scores", with_a_best)
+        patch.setattr(evaluation, "majority_baseline", lambda job, name: "")
+        train.train(config, tmp_path / "run")
+    lines = [it for it in lines_of(tmp_path / "run") if "eval/nl/loss" in it]
+    assert [it["eval/mean/accuracy"] for it in lines] == pytest.approx([0.1, 0.55, 0.6, 0.15])
+    for metric in ("loss", "macro_f1"):
+        pair = [lines[-1][f"eval/{name}/{metric}"] for name in ("nl", "zh")]
+        assert pair[0] != pair[1]
+        assert lines[-1][f"eval/mean/{metric}"] == pytest.approx(sum(pair) / 2)
+    steps = sorted(int(path.name) for path in (tmp_path / "run" / checkpoint.DIRECTORY).iterdir())
+    assert steps == [4, 8]  # the second epoch, best in nl, and the last one
+    (*_, table) = [it.message for it in caplog.records if "by set:" in it.message]
+    name, *numbers = table.splitlines()[-1].split()
+    assert name == "mean" and f"{lines[-1]['eval/mean/loss']:.4f}" in numbers
+    # Afterwards a saved model is scored on the same files, or on others.
+    found = evaluate.evaluate_checkpoint(str(tmp_path / "run"), files, batch_size=5)
+    assert found["nl/examples"] == found["zh/examples"] == 16 and "mean/examples" not in found
+    again = {f"eval/{name}": value for name, value in found.items() if name.endswith("loss")}
+    assert again == pytest.approx({it: lines[-1][it] for it in again}) and len(again) == 3
+    with pytest.raises(FileNotFoundError, match=r"--data is .*; there is no gone.csv"):
+        evaluate.evaluate_checkpoint(str(tmp_path / "run"), f"{files},ru=gone.csv", batch_size=5)
+
+
+@pytest.mark.slow
+def test_the_threshold_of_the_first_file_is_that_of_the_others(tmp_path, source):
+    config = make_config(tmp_path, source, "squad_v2", **{"finetuning.num_epochs": 1.0})
+    path, other = tmp_path / "data" / "train.json", tmp_path / "zh.json"
+    data = json.loads(path.read_text())
+    for paragraph in data["data"][0]["paragraphs"]:
+        paragraph["qas"][0].update(answers=[], is_impossible=True)
+    other.write_text(json.dumps(data))
+    thresholds = {}
+    for names in (("en", "zh"), ("zh", "en")):
+        paths = {"en": path, "zh": other}
+        files = ",".join(f"{name}={paths[name]}" for name in names)
+        config.finetuning.update(eval_file="", eval_files=files)
+        train.train(config, tmp_path / names[0])
+        line = lines_of(tmp_path / names[0])[-1]
+        thresholds[names[0]] = line["eval/en/null_threshold"]
+        assert line["eval/zh/null_threshold"] == thresholds[names[0]]
+        assert "eval/mean/f1" in line and "eval/mean/null_threshold" not in line
+        found = evaluate.evaluate_checkpoint(str(tmp_path / names[0]), files, batch_size=5)
+        assert found["en/null_threshold"] == pytest.approx(thresholds[names[0]], abs=1e-5)
+        assert found["zh/null_threshold"] == found["en/null_threshold"]
+    assert abs(thresholds["en"] - thresholds["zh"]) > 1e-3
+
+
 @pytest.mark.slow
 def test_low_rank_training_changes_factors_and_head_and_keeps_no_more_moments(tmp_path, source):
     changes = {"finetuning.lora_rank": 2, "finetuning.lora_targets": (r".*\.query\.kernel",)}

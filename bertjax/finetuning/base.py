@@ -22,7 +22,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from bertjax.data import tokenizer as tokenizers
-from bertjax.finetuning import feature_sets
+from bertjax.finetuning import evaluation_files, feature_sets
 from bertjax.models import encoder as encoders
 from bertjax.models import lstm
 from bertjax.tasks import base as tasks
@@ -72,6 +72,16 @@ class Reader(abc.ABC):
                 f"config.finetuning.train_file is empty; the data set {self.options.dataset!r} "
                 "needs a file to train on: --config.finetuning.train_file=PATH"
             )
+        several = self.options.eval_files
+        if several and self.options.eval_file:
+            yield (
+                f"config.finetuning.eval_file is {self.options.eval_file!r} and "
+                f"config.finetuning.eval_files is {several!r}; give all files by name in eval_files"
+            )
+        try:
+            evaluation_files.named(several)
+        except ValueError as error:
+            yield str(error)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -89,8 +99,16 @@ class Reader(abc.ABC):
         return {"labels": tuple(self.labels), "is_regression": self.is_regression}
 
     @property
+    def evaluation_paths(self) -> Mapping[str, str]:
+        """The paths of the evaluation sets by name: those of eval_files, or of eval_file."""
+        if self.options.eval_files:
+            return evaluation_files.named(self.options.eval_files)
+        return evaluation_files.unnamed(self.paths(self.options.eval_file), DEV)
+
+    @property
     def evaluation_sets(self) -> tuple[str, ...]:
-        return (DEV,) if self.options.eval_file else ()
+        """The names of the evaluation sets; the first decides which checkpoint is best."""
+        return tuple(self.evaluation_paths)
 
     @property
     def test_sets(self) -> tuple[str, ...]:
@@ -98,8 +116,8 @@ class Reader(abc.ABC):
 
     def file(self, name: str) -> str:
         """Returns the path of a set."""
-        options = self.options
-        return {TRAIN: options.train_file, DEV: options.eval_file, TEST: options.test_file}[name]
+        trained_or_predicted = {TRAIN: self.options.train_file, TEST: self.options.test_file}
+        return {**self.evaluation_paths, **trained_or_predicted}[name]
 
     @abc.abstractmethod
     def _examples(self, name: str) -> Sequence[Any]:
@@ -150,6 +168,11 @@ class Scorer(abc.ABC):
         `outputs` are the task's predictions in the order of the set; rows of tokens are padded to
         the longest.
         """
+
+    def scores_with(self, name: str, outputs: Outputs, tuned: Tuned) -> dict[str, float]:
+        """Returns the scores of an evaluation set by the numbers that another set has tuned."""
+        del tuned
+        return self.scores(name, outputs)
 
     @abc.abstractmethod
     def write_predictions(

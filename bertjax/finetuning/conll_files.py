@@ -358,13 +358,14 @@ def _label_ids(sentences: Sequence[Sentence], labels: Sequence[str]) -> Int[np.n
     numbers = {label: number for number, label in enumerate(labels)}
     faults = example_files.Faults()
     label_ids: list[int] = []
+    unknown = example_files.UnknownLabels()
     for sentence in sentences:
         for place, tag in enumerate(sentence.tags):
             if tag not in numbers:
-                fault = f"the tag is {tag!r} as the model has it; known are {', '.join(labels)}"
-                faults.add(sentence.source(place), fault)
+                unknown.add(sentence.source(place), [tag])
         label_ids += [numbers.get(tag, batches.NOT_SCORED) for tag in sentence.tags]
         label_ids += [batches.NOT_SCORED] * (len(sentence.words) - len(sentence.tags))
+    unknown.report(faults, "the tag", labels)
     faults.check()
     return np.array(label_ids, np.int32)
 

@@ -582,23 +582,3 @@ def read_set(path: epath.PathLike, score_range: tuple[float, float]) -> Evaluati
 def unlabelled(path: epath.PathLike) -> str:
     """Returns what is read of a file whose vectors or cosines are wanted: texts, or two of them."""
     return "texts" if holds(path) in ("texts", "classes") else "two_texts"
-
-
-def set_names(paths: Sequence[str], alone: str) -> dict[str, str]:
-    """Returns the paths by the names of their sets: `alone` of one, else what tells them apart.
-
-    Those are the names of files without suffix, with the directory before them where they repeat.
-    """
-    if len(paths) == 1:
-        return {alone: paths[0]}
-    stems = [epath.Path(path).stem for path in paths]
-    names = [
-        stem if stems.count(stem) == 1 else f"{epath.Path(path).parent.name}_{stem}"
-        for stem, path in zip(stems, paths, strict=True)
-    ]
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(
-            f"config.finetuning.eval_file has several sets that would be called {repeated[0]!r}; "
-            "rename a file or its directory"
-        )
-    return dict(zip(names, paths, strict=True))

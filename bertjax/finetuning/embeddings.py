@@ -355,19 +355,10 @@ class EmbeddingReader(base.Reader):
         return {**super().decided, "num_texts": len(self._training[0][0].texts)}
 
     @functools.cached_property
-    def _paths(self) -> dict[str, str]:
-        """The evaluation sets: "dev", or of several the names of their files."""
-        return embedding_files.set_names(self.paths(self.options.eval_file), base.DEV)
-
-    @property
-    def evaluation_sets(self) -> tuple[str, ...]:
-        return tuple(self._paths)
-
-    @functools.cached_property
     def sets(self) -> dict[str, embedding_files.EvaluationSet]:
         return {
             name: embedding_files.read_set(path, tuple(self.options.score_range))
-            for name, path in self._paths.items()
+            for name, path in self.evaluation_paths.items()
         }
 
     def _examples(self, name: str) -> Sequence[Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -54,6 +55,30 @@ class Faults:
         """Raises FaultyFile if there was a fault."""
         if self._count:
             raise FaultyFile(self.summary())
+
+
+class UnknownLabels:
+    """The labels of a file that training does not know: each is one fault, however often it stands.
+
+    A file of another label set has thousands of rows, and a few labels.
+    """
+
+    def __init__(self):
+        self._first: dict[str, str] = {}
+        self._counts: collections.Counter[str] = collections.Counter()
+
+    def add(self, source: str, labels: Iterable[str]) -> None:
+        """Takes unknown labels at a "file:line"."""
+        for label in labels:
+            self._first.setdefault(label, source)
+            self._counts[label] += 1
+
+    def report(self, faults: Faults, noun: str, known: Sequence[str]) -> None:
+        """Adds a fault for each label, at its first place; `noun` is what holds it."""
+        for label, source in self._first.items():
+            more = self._counts[label] - 1
+            rows = f" ({more:,} more have it)" if more else ""
+            faults.add(source, f"{noun} is {label!r}; known are {', '.join(known)}{rows}")
 
 
 def lines(path: epath.PathLike) -> list[str]:

@@ -40,7 +40,7 @@ class TextReader(texts.TableReader):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        names = self._names_in(self.options.eval_file)
+        names = self._names_in(next(iter(self.evaluation_paths.values())))
         return (TEXT, PAIR) if PAIR in names else (TEXT,)
 
     def _names_in(self, path: str) -> tuple[str, ...]:
@@ -121,8 +121,8 @@ class SpanReader(spans.SpanReader):
 
     @functools.cached_property
     def is_version_2(self) -> bool:
-        path = self.options.eval_file
-        return super().is_version_2 or bool(path) and squad_files.is_version_2(path)
+        paths = self.evaluation_paths.values()
+        return super().is_version_2 or any(map(squad_files.is_version_2, paths))
 
 
 def _text_options(head: Mapping[str, Any]) -> Mapping[str, Any]:

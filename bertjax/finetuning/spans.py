@@ -174,7 +174,12 @@ class SpanScorer(base.Scorer):
         """Returns what the official script prints, in percent.
 
         For v2.0 with the best no-answer threshold of this set, which is the score null_threshold.
+        XQuAD's scores are these in all its languages. Where a language writes no spaces, as
+        Chinese, an answer is one word, so that F1 counts no part of it.
         """
+        return self.scores_with(name, outputs, {})
+
+    def scores_with(self, name: str, outputs: base.Outputs, tuned: base.Tuned) -> dict[str, float]:
         rows = self.reader.features(name)
         predictions = self._best(rows, outputs)
         gold = {it.id: [answer.text for answer in it.answers] for it in rows.questions}
@@ -182,12 +187,9 @@ class SpanScorer(base.Scorer):
             all_scores = squad_scores.evaluate_v1(gold, predictions.answers())
             return {score: all_scores[score] for score in ("exact_match", "f1")}
         best, differences = predictions.best_answers(), predictions.score_differences
-        f1s = {
-            question: max((squad_scores.f1(best[question], it) for it in answers), default=0.0)
-            for question, answers in gold.items()
-        }
-        answerable = {question: bool(answers) for question, answers in gold.items()}
-        threshold, _ = tune_threshold(differences or {}, f1s, answerable)
+        threshold = tuned.get("null_threshold")
+        if threshold is None:
+            threshold = _best_threshold(gold, best, differences or {})
         all_scores = squad_scores.evaluate(gold, best, differences, threshold)
         # All questions, those with an answer, those without.
         groups = ("", "HasAns_", "NoAns_")
@@ -234,6 +236,18 @@ class SpanScorer(base.Scorer):
         """Writes the files of the released code into a directory with the set's name."""
         best = self._best(self.reader.features(name), outputs)
         write_files(best, directory / name, self.number("null_threshold", tuned))
+
+
+def _best_threshold(
+    gold: Mapping[str, Sequence[str]], best: Mapping[str, str], differences: Mapping[str, float]
+) -> float:
+    """Returns the no-answer threshold with the best F1."""
+    f1s = {
+        question: max((squad_scores.f1(best[question], it) for it in answers), default=0.0)
+        for question, answers in gold.items()
+    }
+    answerable = {question: bool(answers) for question, answers in gold.items()}
+    return tune_threshold(differences, f1s, answerable)[0]
 
 
 def _logits(

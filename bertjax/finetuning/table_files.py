@@ -155,15 +155,16 @@ def _with_places(
 ) -> Iterator[feature_sets.TextExample]:
     """Yields the examples with the place of their class in `labels`."""
     places = {example_files.normalized(label): place for place, label in enumerate(labels)}
+    unknown = example_files.UnknownLabels()
     for texts, label, source in raw:
-        if unknown := [it for it in _each(label) if it not in places]:
-            known = ", ".join(labels)
-            faults.add(source, f"{columns.label_names} is {unknown[0]!r}; known are {known}")
+        if new := [it for it in _each(label) if it not in places]:
+            unknown.add(source, new)
         elif isinstance(label, tuple):
             several = tuple(sorted({places[it] for it in label}))
             yield feature_sets.TextExample(texts, several, source)
         else:
             yield feature_sets.TextExample(texts, places[label], source)
+    unknown.report(faults, columns.label_names, labels)
 
 
 def _each(label: Any) -> tuple[Any, ...]:

@@ -208,6 +208,12 @@ class GlueReader(TextReader):
                 "config.finetuning.data_dir is empty; give the directory of GLUE's official files, "
                 f"or {glue_files.TFDS_PREFIX}glue: --config.finetuning.data_dir=DIR"
             )
+        if options.eval_files:
+            yield (
+                f"config.finetuning.eval_files is {options.eval_files!r}; GLUE's files are those "
+                "of config.finetuning.data_dir: leave it empty, or read the same task as a table, "
+                "--config=configs/classification.py"
+            )
 
     @property
     def task(self) -> glue_files.Task:

@@ -137,7 +137,7 @@ class Model:
         return Attention(tokens, np.concatenate([np.asarray(layer) for layer in weights]))
 
     def evaluate(self, data: epath.PathLike, *, batch_size: int = 64) -> dict[str, Any]:
-        """Returns the scores on a record directory, or on a labelled file for a finetuned model.
+        """Returns the scores on a record directory, or on labelled files for a finetuned model.
 
         Raises:
           FileNotFoundError, ValueError: as `evaluate.evaluate_checkpoint`.

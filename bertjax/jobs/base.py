@@ -22,6 +22,8 @@ from bertjax.tasks import base as tasks
 Batches = Iterator[dict[str, np.ndarray]]
 Outputs = Mapping[str, np.ndarray]
 
+MEAN = "mean"  # the set of the mean scores of others
+
 # Options of config.model that a run chooses whatever weights it starts from.
 OWN_MODEL_OPTIONS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),
@@ -94,6 +96,12 @@ class Scorer(Protocol):
         """
         ...
 
+    def scores_with(
+        self, name: str, outputs: Outputs, tuned: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Returns the scores of an evaluation set by the numbers that another set has tuned."""
+        ...
+
     def majority(self, name: str) -> tuple[str, dict[str, float]] | None:
         """Returns the most frequent answer to a set, and the scores of always giving it."""
         ...
@@ -127,7 +135,9 @@ class Evaluation:
     None if the task has no scores besides its metrics. `chance` has the known chance levels of a
     set, which are reported with its scores, and `tokens_per_byte` the tokens per byte of its text.
     The sets that `answered` names have no losses: they are read whole, and it scores them. The
-    scores named in `tunes` are thresholds that the later predictions use.
+    scores named in `tunes` are thresholds: the first set tunes them, and other sets and the later
+    predictions use them. The scores of the sets in `averaged` are reported in one table, with
+    their means.
     """
 
     every_steps: int
@@ -142,6 +152,7 @@ class Evaluation:
     tokens_per_byte: Mapping[str, float] = dataclasses.field(default_factory=dict)
     answered: Mapping[str, AnswerScorer] = dataclasses.field(default_factory=dict)
     tunes: tuple[str, ...] = ()
+    averaged: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,13 @@ from bertjax.convert import formats
 from bertjax.data import directories, padding, unknown_tokens
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
-from bertjax.finetuning import batches, feature_sets, imported, wrapped_tasks
+from bertjax.finetuning import (
+    batches,
+    evaluation_files,
+    feature_sets,
+    imported,
+    wrapped_tasks,
+)
 from bertjax.jobs import base, lengths, teachers
 from bertjax.models import sentence_vectors
 from bertjax.tasks import distillation
@@ -207,10 +213,7 @@ def open_job(
     training = data.features(kinds.TRAIN)
     _check_order(config)
     unknown_tokens.of_rows(training.tokens["input_ids"], vocabulary).warn("Training set")
-    for name in data.evaluation_sets:
-        rows = data.features(name).tokens["input_ids"]
-        unknown_tokens.of_rows(rows, vocabulary).warn(f"Evaluation set {name}")
-        logging.info("Evaluation set %s: %d examples", name, len(data.examples(name)))
+    _read_evaluation_sets(data)
     for name in data.test_sets:
         data.examples(name)
         logging.info("Test set %s is read; the model will predict it at the end", name)
@@ -223,6 +226,23 @@ def open_job(
         len(training), options.num_epochs, ", ".join(options.labels) or "none",
     )  # fmt: skip
     return _job(config, vocabulary, scorer, _read_teacher(config, vocabulary))
+
+
+def _read_evaluation_sets(data: kinds.Reader) -> None:
+    """Reads all evaluation sets; ValueError with the faults of all their files."""
+    faults: list[ValueError] = []
+    for name in data.evaluation_sets:
+        try:
+            rows = data.features(name).tokens["input_ids"]
+        except ValueError as error:
+            faults.append(error)
+            continue
+        unknown_tokens.of_rows(rows, data.tokenizer).warn(f"Evaluation set {name}")
+        logging.info("Evaluation set %s: %d examples", name, len(data.examples(name)))
+    if len(faults) > 1:
+        raise ValueError("several evaluation files are faulty:\n" + "\n".join(map(str, faults)))
+    if faults:
+        raise faults[0]
 
 
 def with_config(job: base.Job, config: ml_collections.ConfigDict) -> base.Job:
@@ -267,10 +287,20 @@ def evaluating(trained: reader.Workdir, data: str) -> base.Job:
             f"{trained.directory} holds a model that was not finetuned: finetune it with "
             f"--config.init_from={trained.directory}"
         )
-    if fault := _directory_fault(kind.reader, data):
-        raise ValueError(f"--data: {fault}")
-    config.finetuning.update(data_dir=data, train_file=data, eval_file=data, test_file="")
-    return _job(config, vocabulary, kind.open(config.finetuning, vocabulary))
+    several = data if evaluation_files.are_named(data) else ""
+    paths = list(evaluation_files.named(several, "--data").values()) or [data]
+    faults = [fault for path in paths if (fault := _directory_fault(kind.reader, path))]
+    if faults:
+        raise ValueError("\n".join(f"--data: {fault}" for fault in faults))
+    if several and (missing := _missing(paths)):
+        raise FileNotFoundError(f"--data is {data}; there is no {' and no '.join(missing)}")
+    one = "" if several else data
+    files = {"train_file": paths[0], "eval_file": one, "eval_files": several, "test_file": ""}
+    config.finetuning.update(data_dir=data, **files)
+    scorer = kind.open(config.finetuning, vocabulary)
+    if several:
+        _read_evaluation_sets(scorer.reader)
+    return _job(config, vocabulary, scorer)
 
 
 def _job(
@@ -295,16 +325,18 @@ def _evaluation(
     config: ml_collections.ConfigDict, scorer: kinds.Scorer | None, last_step: int
 ) -> base.Evaluation:
     every_steps = config.evaluation.every_steps
+    sets = scorer.reader.evaluation_sets if scorer else ()
     return base.Evaluation(
         every_steps=every_steps or max(round(last_step / config.finetuning.num_epochs), 1),
         best_score=scorer.best_score if scorer else "",
         is_higher_better=True,
-        sets=scorer.reader.evaluation_sets if scorer else (),
+        sets=sets,
+        averaged=sets if config.finetuning.eval_files else (),
         test_sets=scorer.reader.test_sets if scorer else (),
         # keep_best needs a checkpoint at every evaluation.
         is_saved=not every_steps and config.checkpoint.keep_best > 0,
         scorer=scorer,
-        tunes=scorer.tunes if scorer and scorer.reader.evaluation_sets else (),
+        tunes=scorer.tunes if scorer and sets else (),
     )
 
 
@@ -339,22 +371,37 @@ def _found(
         origin = _begun(workdirs) or _origin(config.init_from)
     except (ValueError, FileNotFoundError) as error:
         faults.append(error)
-    data = finetuning.KINDS[config.finetuning.dataset].reader
-    for option in ("train_file", "eval_file", "test_file"):
-        value = config.finetuning[option]
-        paths = data.paths(value)
-        if missing := [path for path in paths if not epath.Path(path).exists()]:
-            which = " and ".join(missing) if [value] != missing else "which"
-            fault = f"config.finetuning.{option} is {value}, {which} does not exist"
-            faults.append(FileNotFoundError(fault))
-        directories_given = [fault for path in paths if (fault := _directory_fault(data, path))]
-        faults += [ValueError(f"config.finetuning.{option}: {it}") for it in directories_given]
+    try:
+        faults += _file_faults(config.finetuning)
+    except ValueError as error:  # of eval_files
+        faults.append(error)
     if len(faults) > 1:
         raise type(faults[0])("several things are wrong:\n  " + "\n  ".join(map(str, faults)))
     if faults:
         raise faults[0]
     assert origin is not None
     return origin
+
+
+def _file_faults(options: ml_collections.ConfigDict) -> Iterator[Exception]:
+    """Yields the faults of the files that the options name, as far as their paths show them."""
+    data = finetuning.KINDS[options.dataset].reader
+    names = ("train_file", "eval_file", "test_file")
+    by_option = {option: data.paths(options[option]) for option in names}
+    by_option["eval_files"] = list(evaluation_files.named(options.eval_files).values())
+    for option, paths in by_option.items():
+        value = options[option]
+        if missing := _missing(paths):
+            which = " and ".join(missing) if [value] != missing else "which"
+            do = "do" if len(missing) > 1 else "does"
+            fault = f"config.finetuning.{option} is {value}, {which} {do} not exist"
+            yield FileNotFoundError(fault)
+        directories_given = [fault for path in paths if (fault := _directory_fault(data, path))]
+        yield from (ValueError(f"config.finetuning.{option}: {it}") for it in directories_given)
+
+
+def _missing(paths: Sequence[str]) -> list[str]:
+    return [path for path in paths if not epath.Path(path).exists()]
 
 
 def _directory_fault(data: type[kinds.Reader], path: str) -> str:

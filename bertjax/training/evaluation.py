@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -88,10 +89,12 @@ def evaluate_set(
     mesh: Mesh,
     batch_size: int,
     must_stop: Callable[[], bool] = _never,
+    tuned: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Returns the task's metrics of one of the job's evaluation sets, and its scores.
 
-    Scores are NaN if a prediction is not finite; argmax would still name a class.
+    `tuned` are the thresholds of the first set, if this is another one. Scores are NaN if a
+    prediction is not finite; argmax would still name a class.
 
     Raises:
       Stopped: if `must_stop` returns True; every process calls it before every batch.
@@ -111,12 +114,11 @@ def evaluate_set(
     if scorer is None:
         return values
     numbers = {key: np.nan_to_num(answers) for key, answers in outputs.items()}
-    scores = scorer.scores(name, numbers)
+    scores = scorer.scores_with(name, numbers, tuned) if tuned else scorer.scores(name, numbers)
     if not all(np.isfinite(answers).all() for answers in outputs.values()):
         logging.error("The answers to set %s hold NaN or infinite numbers: it has no scores", name)
         # Tuned scores are saved even then; SQuAD v1.1 tunes none.
-        tuned = {key: scores[key] for key in job.evaluation.tunes if key in scores}
-        return dict.fromkeys(values | scores, math.nan) | tuned
+        return dict.fromkeys(values | scores, math.nan) | thresholds(job, scores)
     if (answer := scorer.only_answer(name, outputs, scores)) is not None:
         logging.warning(
             "Every answer to %s is %r: the model tells nothing apart there. Likely causes: too few "
@@ -124,6 +126,47 @@ def evaluate_set(
             name, answer,
         )  # fmt: skip
     return values | scores
+
+
+def thresholds(job: jobs.Job, scores: Mapping[str, float]) -> dict[str, float]:
+    """Returns those of a set's scores that are numbers for predicting."""
+    return {key: scores[key] for key in job.evaluation.tunes if key in scores}
+
+
+def with_mean(
+    job: jobs.Job, scores: Mapping[str, Mapping[str, float]]
+) -> dict[str, Mapping[str, float]]:
+    """Returns the scores by set; with `averaged` sets also their means, under "mean".
+
+    The mean is over all these sets, the first included, of the scores that every one has.
+    """
+    sets = [scores[name] for name in job.evaluation.averaged]
+    if len(sets) < 2:
+        return dict(scores)
+    shared = [it for it in sets[0] if all(it in each for each in sets)]
+    means = {
+        metric: statistics.fmean(each[metric] for each in sets)
+        for metric in shared
+        if metric not in job.evaluation.tunes
+    }
+    return {**scores, jobs.MEAN: means}
+
+
+def table(scores: Mapping[str, Mapping[str, float]]) -> str:
+    """Returns a row of text for each set, a column for each score."""
+    metrics = dict.fromkeys(metric for values in scores.values() for metric in values)
+    rows = [["", *metrics]]
+    for name, values in scores.items():
+        rows.append([name, *(_number(values[it]) if it in values else "-" for it in metrics)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in rows
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
 def score_answers(
@@ -178,22 +221,27 @@ def score(
       Stopped: as `evaluate_set`; nothing is written then.
     """
     batch_size = run.config.evaluation.global_batch_size
-    scores = {}
+    scores: dict[str, Mapping[str, float]] = {}
     for name in run.job.evaluation.sets:
         shared: Any = {"mesh": run.mesh, "batch_size": batch_size, "must_stop": must_stop}
+        tuned = thresholds(run.job, next(iter(scores.values()), {}))
         scores[name] = (
             score_answers(run.job, name, run.predict_step, params, **shared)
             if name in run.job.evaluation.answered
-            else evaluate_set(run.job, name, run.evaluate_step, params, **shared)
+            else evaluate_set(run.job, name, run.evaluate_step, params, **shared, tuned=tuned)
         )
         logging.info(
             "Evaluation on %s at step %d: %s%s",
             name, step, _shown(scores[name]), majority_baseline(run.job, name),
         )  # fmt: skip
+    first = dict(scores[run.job.evaluation.sets[0]])
+    scores = with_mean(run.job, scores)
+    if run.job.evaluation.averaged:
+        logging.info("Evaluation at step %d by set:\n%s", step, table(scores))
     pairs = [(name, *pair) for name, values in scores.items() for pair in values.items()]
     writer.scalars(step, {f"eval/{name}/{metric}": value for name, metric, value in pairs})
     writer.curves()
-    return scores[run.job.evaluation.sets[0]]
+    return first
 
 
 def write_predictions(

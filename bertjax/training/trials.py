@@ -102,7 +102,7 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
     if not program.job.evaluation.sets:
         raise ValueError(
             "config.seeds and config.search compare scores, but there is no evaluation set: give "
-            "--config.finetuning.eval_file=FILE"
+            "--config.finetuning.eval_file=FILE, or several by name, eval_files=NAME=FILE,..."
         )
     workdir = epath.Path(workdir)
     if jax.process_index() == 0:

@@ -18,7 +18,7 @@ from bertjax.finetuning import choices, conll_files, spans, tag_schemes, tags, t
 from bertjax.jobs import finetuning
 from bertjax.models import lora, parameters, sentence_vectors
 from bertjax.tasks import base as tasks_base
-from bertjax.training import optim, warm_start
+from bertjax.training import config_faults, optim, warm_start
 from bertjax.workdirs import reader
 from tests import (
     finetuned_workdir,
@@ -407,3 +407,66 @@ def test_dense_layers_of_the_weights_are_those_of_the_job_unless_it_has_others(t
     job = finetuning.open_job(config)
     found = warm_start.of_job(job, tasks_base.abstract_model(job.task)[1])
     assert "projections.0.kernel" in found.unused
+
+
+@pytest.mark.parametrize(
+    "kind", ["table", "multi_label", "squad_v1", "squad_v2", "conll", "swag", "embeddings"]
+)
+def test_every_kind_is_scored_on_several_files_by_name(tmp_path, source, kind):
+    if kind == "embeddings":
+        config = small_embeddings.make_config(tmp_path, source)
+        path = config.finetuning.eval_file.split(",")[0]
+    else:
+        config = small_datasets.make_config(tmp_path / "data", kind, source)
+        path = config.finetuning.eval_file
+    other = tmp_path / f"lang=zh{epath.Path(path).suffix}"
+    shutil.copy(path, other)
+    config.finetuning.update(eval_file="", eval_files=f"en={path}, zh={other}")
+    evaluation = finetuning.open_job(config).evaluation
+    assert evaluation.sets == evaluation.averaged == ("en", "zh")
+    reader = evaluation.scorer.reader
+    assert (reader.file("en"), reader.file("zh")) == (path, str(other))
+    for name in ("en", "zh"):
+        if kind != "embeddings":
+            outputs = small_datasets.true_answers(reader, name)
+            assert evaluation.scorer.scores(name, outputs)[evaluation.best_score] in (1, 100)
+    if kind == "squad_v2":  # With the threshold of another set, here one that answers nothing.
+        scores = evaluation.scorer.scores_with("zh", outputs, {"null_threshold": -99.0})
+        assert (scores["null_threshold"], scores["HasAns_f1"], scores["NoAns_f1"]) == (-99, 0, 100)
+
+
+def test_faults_of_several_evaluation_files_are_reported_at_once(tmp_path, open_job):
+    """Labels that training has not: each once, with the number of rows that have it."""
+    tables, tags = [], []
+    for name, labels in (("nl", ("ja", "nee", "ja", "class 0")), ("zh", ("class 1", "是"))):
+        rows = [f"w{number},{label}" for number, label in enumerate(labels)]
+        tables.append(f"{name}={tmp_path / name}.csv")
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *rows, ""]))
+        tags.append(f"{name}={tmp_path / name}.conll")
+        (tmp_path / f"{name}.conll").write_text(f"w1 B-{name}\nw2 O\n\nw1 B-PER\nw3 B-{name}\n")
+    known = "known are class 0, class 1, class 2"
+    for kind, files, expected in (
+        ("table", tables, (
+            "several evaluation files are faulty:",
+            f"nl.csv:2: 'label' is 'ja'; {known} (1 more have it)",
+            f"nl.csv:3: 'label' is 'nee'; {known}\n",
+            f"zh.csv:3: 'label' is '是'; {known}")),
+        ("conll", tags, ("nl.conll:1: the tag is 'B-nl'; known", "zh.conll:1: the tag is 'B-zh'")),
+    ):  # fmt: skip
+        options = {"finetuning.eval_file": "", "finetuning.eval_files": ",".join(files)}
+        with pytest.raises(ValueError) as caught:
+            open_job(kind, **options)
+        assert [part for part in expected if part not in str(caught.value)] == []
+    gone = {"finetuning.eval_file": "", "finetuning.eval_files": "en=a.csv,zh=b.csv"}
+    with pytest.raises(FileNotFoundError, match="is en=a.csv,zh=b.csv, a.csv and b.csv do not"):
+        open_job("table", **gone)
+    both = {"finetuning.eval_file": "a.csv", "finetuning.eval_files": "en=b.csv"}
+    for kind, changes, message in (
+        ("table", both, "eval_file is 'a.csv' and config.finetuning.eval_files is 'en=b.csv'"),
+        ("table", {"finetuning.eval_files": "b.csv"}, "'b.csv' must be NAME=PATH"),
+        ("glue", {"finetuning.eval_files": "en=b.csv"}, "GLUE's files are those of"),
+    ):
+        config = small_datasets.make_config(tmp_path / kind / message[:5], kind, tmp_path)
+        config.update_from_flattened_dict(changes)
+        with pytest.raises(ValueError, match=message):
+            config_faults.validate(config)

@@ -137,3 +137,23 @@ def test_predictions_that_are_no_numbers_have_no_scores(monkeypatch, caplog, tun
     )
     assert np.isnan([scores.pop("loss"), scores.pop("f1")]).all() and scores == tuned
     assert "hold NaN or infinite numbers: it has no scores" in caplog.text
+
+
+def test_sets_that_are_named_have_a_table_and_the_means_of_what_all_of_them_have():
+    options = {"averaged": ("en", "zh"), "tunes": ("threshold",)}
+    job = types.SimpleNamespace(evaluation=types.SimpleNamespace(**options))
+    scores = {
+        "en": {"f1": 80.0, "threshold": 1.0, "only": 1.0},
+        "zh": {"f1": 30.0, "threshold": 1.0},
+    }
+    found = evaluation.with_mean(job, scores)
+    assert found == {**scores, "mean": {"f1": 55.0}}
+    assert evaluation.table(found).splitlines() == [
+        "           f1  threshold    only",
+        "en    80.0000     1.0000  1.0000",
+        "zh    30.0000     1.0000       -",
+        "mean  55.0000          -       -",
+    ]
+    options["averaged"] = ()
+    job = types.SimpleNamespace(evaluation=types.SimpleNamespace(**options))
+    assert evaluation.with_mean(job, scores) == scores
