@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -226,7 +227,7 @@ def evaluate_parallel(
     }
 
 
-def _flat(by_set: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _flat(by_set: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the values by name; with several sets the name is "set/name"."""
     return {
         (name if len(by_set) == 1 else f"{each}/{name}"): value

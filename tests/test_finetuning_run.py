@@ -266,6 +266,8 @@ def test_a_finetuned_model_is_scored_on_labelled_files_as_it_was_in_training(fin
     assert {f"eval/dev/{name}": value for name, value in found.items()} == pytest.approx(expected)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         evaluate.evaluate_checkpoint(str(root / "run"), "nowhere", batch_size=5)
+    with pytest.raises(ValueError, match="'glue' is scored on the set dev of one path"):
+        evaluate.evaluate_checkpoint(str(root / "run"), f"en={data}", batch_size=5)
 
 
 @pytest.mark.slow

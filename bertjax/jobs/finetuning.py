@@ -287,20 +287,34 @@ def evaluating(trained: reader.Workdir, data: str) -> base.Job:
             f"{trained.directory} holds a model that was not finetuned: finetune it with "
             f"--config.init_from={trained.directory}"
         )
-    several = data if evaluation_files.are_named(data) else ""
-    paths = list(evaluation_files.named(several, "--data").values()) or [data]
-    faults = [fault for path in paths if (fault := _directory_fault(kind.reader, path))]
-    if faults:
+    return _job(config, vocabulary, _scorer_of(data, kind, config.finetuning, vocabulary))
+
+
+def _scorer_of(
+    data: str,
+    kind: kinds.FinetuningKind,
+    options: ml_collections.ConfigDict,
+    vocabulary: tokenizers.Tokenizer,
+) -> kinds.Scorer:
+    """Returns the scorer of the labelled files at `data`: a path, or NAME=PATH pairs."""
+    named = evaluation_files.named(data, "--data") if evaluation_files.are_named(data) else {}
+    paths = list(named.values()) or [data]
+    if faults := [fault for path in paths if (fault := _directory_fault(kind.reader, path))]:
         raise ValueError("\n".join(f"--data: {fault}" for fault in faults))
-    if several and (missing := _missing(paths)):
+    if named and (missing := _missing(paths)):
         raise FileNotFoundError(f"--data is {data}; there is no {' and no '.join(missing)}")
-    one = "" if several else data
-    files = {"train_file": paths[0], "eval_file": one, "eval_files": several, "test_file": ""}
-    config.finetuning.update(data_dir=data, **files)
-    scorer = kind.open(config.finetuning, vocabulary)
-    if several:
-        _read_evaluation_sets(scorer.reader)
-    return _job(config, vocabulary, scorer)
+    given = {"eval_file": "" if named else data, "eval_files": data if named else ""}
+    options.update(data_dir=data, train_file=paths[0], test_file="", **given)
+    scorer = kind.open(options, vocabulary)
+    if not named:
+        return scorer
+    if (sets := scorer.reader.evaluation_sets) != tuple(named):
+        raise ValueError(
+            f"--data is {data}; a model of the data set {options.dataset!r} is scored on the set "
+            f"{' and the set '.join(sets)} of one path: give that"
+        )
+    _read_evaluation_sets(scorer.reader)
+    return scorer
 
 
 def _job(

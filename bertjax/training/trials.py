@@ -120,7 +120,14 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
     evaluation = program.job.evaluation
     score = f"eval/{evaluation.sets[0]}/{evaluation.best_score}"
     scores = {name: last_scores(lines) for name, lines in curves.items()}
-    results = summarize(trials, scores, score=score, is_higher_better=evaluation.is_higher_better)
+    named = (*evaluation.averaged, jobs.MEAN) if len(evaluation.averaged) > 1 else ()
+    results = summarize(
+        trials,
+        scores,
+        score=score,
+        is_higher_better=evaluation.is_higher_better,
+        compared=[f"eval/{name}/{evaluation.best_score}" for name in named],
+    )
     atomic.write(
         workdir / reader.RESULTS_FILE, json.dumps(results, indent=2, allow_nan=False) + "\n"
     )
@@ -156,13 +163,14 @@ def summarize(
     *,
     score: str,
     is_higher_better: bool,
+    compared: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns the results as JSON objects.
 
     `settings` holds for each setting the score's median, mean, sample standard deviation and best
-    over its seeds; `chosen` is the one with the best median, `best` the training with the best
-    score, `trials` every training with all its scores. A score that is not a number is None, and
-    counts as the worst.
+    over its seeds, and the medians of all scores in `compared`; `chosen` is the one with the best
+    median, `best` the training with the best score, `trials` every training with all its scores. A
+    score that is not a number is None, and counts as the worst.
     """
     sign = 1 if is_higher_better else -1
 
@@ -175,9 +183,11 @@ def summarize(
         seeds = [row for row, trial in zip(rows, trials, strict=True) if trial.setting == setting]
         values = [row["score"] for row in seeds]
         best = max(seeds, key=lambda row: rank(row["score"]))
-        settings.append(
-            {**dataclasses.asdict(setting), **_statistics(values), "best": best["score"]}
-        )
+        row = {**dataclasses.asdict(setting), **_statistics(values), "best": best["score"]}
+        medians = {
+            name: _statistics([it["scores"][name] for it in seeds])["median"] for name in compared
+        }
+        settings.append(row | ({"medians": medians} if medians else {}))
     return {
         "score": score,
         "is_higher_better": is_higher_better,
@@ -197,6 +207,9 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
             f"{name} {_shown(row[name])}" for name in ("median", "mean", "std", "best")
         )
         lines.append(f"{setting.name}: {results['score']} of {row['seeds']} seeds: {numbers}")
+        if medians := row.get("medians"):
+            shown = ", ".join(f"{name} {_shown(value)}" for name, value in medians.items())
+            lines.append(f"{setting.name}: medians by set: {shown}")
     best = results["best"]
     return [*lines, f"The best training is {best['name']}: {_shown(best['score'])}"]
 

@@ -203,6 +203,16 @@ def test_the_statistics_are_numpys_and_the_setting_is_chosen_by_its_median():
     assert lower["chosen"] == lower["settings"][0] and lower["best"] == lower["trials"][0]
 
 
+def test_the_scores_of_several_sets_have_their_medians_in_a_line_of_their_own():
+    made, other = made_trials(), "eval/zh/accuracy"
+    scores = {trial.name: {SCORE: 0.9, other: 0.1 * trial.seed} for trial in made}
+    shared = {"score": SCORE, "is_higher_better": True}
+    results = trials.summarize(made, scores, **shared, compared=(SCORE, other))
+    assert all(row["medians"] == {SCORE: 0.9, other: 0.1} for row in results["settings"])
+    assert trials.sentences(results)[1].endswith(f"by set: {SCORE} 0.9000, {other} 0.1000")
+    assert "medians" not in trials.summarize(made, scores, **shared)["chosen"]
+
+
 def test_a_score_that_is_no_number_is_the_worst_and_no_json_error():
     results = summary([math.nan, 0.9, 0.3, 0.1, 0.1, 0.1])
     assert results["settings"][0]["median"] is None
