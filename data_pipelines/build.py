@@ -11,11 +11,13 @@ same command continues it.
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
+from etils import epath
 
 from bertjax.data import records, tokenizer
 from data_pipelines import (
@@ -25,6 +27,7 @@ from data_pipelines import (
     deduplication,
     exact,
     fast,
+    language_builds,
     sources,
     tfds_metadata,
 )
@@ -43,6 +46,8 @@ TOKEN_OPTIONS = (
         "delimiter",
         "encoding",
         "deduplicate",
+        "language",
+        "language_field",
         "one_document_per_file",
         "do_lower_case",
     ),
@@ -95,7 +100,29 @@ def _build(
     if fault := deduplication.fault(options.deduplicate, units):
         raise ValueError(fault)
     output.begin(*_keys(options, vocabulary, stamps))
+    of_languages = language_builds.units_by_language(units, options, output.input)
+    one = functools.partial(_records, vocabulary=vocabulary, make=make)
+    if len(of_languages) > 1:
+        manifest = language_builds.build(of_languages, options, output, one)
+        vocabulary.load().save(output.records)
+        _write_report(output.records, manifest, vocabulary.load())
+    else:
+        ((language, of_language),) = of_languages.items()
+        manifest = one(language_builds.in_language(options, language), of_language, output)
+    sources.check_unchanged(units, stamps)
+    output.publish()
+    return manifest
 
+
+def _records(
+    options: Options,
+    units: Sequence[sources.Unit],
+    output: PartialOutput,
+    *,
+    vocabulary: blocks.Vocabulary,
+    make: builders.Builder | None,
+) -> records.Manifest:
+    """Writes the records of one language, or of text of unknown language, into `output.records`."""
     # The number of files that could be a document each.
     forms = [sources.FORMATS[unit.format] for unit in units]
     text_files = sum("one_document_per_file" in form.heeds for form in forms)
@@ -103,7 +130,6 @@ def _build(
     make = make or BUILDERS[options.algorithm]
     content = make(options, vocabulary, units, output, judge)
     judge(content.statistics)
-    sources.check_unchanged(units, stamps)
     figures = {**content.statistics, "text_files": text_files}
     if pipes := [unit for unit in units if unit.sha256]:
         figures["pipes"] = {"count": len(pipes), "bytes": sum(unit.bytes for unit in pipes)}
@@ -124,15 +150,22 @@ def _build(
             max_sequences_per_row=options.max_sequences_per_row,
             stores_words=options.stores_words,
         ),
+        languages=language_builds.figures(options.language, figures, content.shards),
     )
     for part in (content.contents, loaded, manifest):
         part.save(output.records)
     tfds_metadata.write(output.records, manifest)
-    shown = report.decoded(output.records, manifest, loaded, SHOWN_EXAMPLES)
-    page = report_html.page(manifest, list(shown))
-    (output.records / REPORT_FILE).write_bytes(page.encode())
-    output.publish()
+    _write_report(output.records, manifest, loaded)
     return manifest
+
+
+def _write_report(
+    directory: epath.Path, manifest: records.Manifest, vocabulary: tokenizer.Tokenizer
+) -> None:
+    """Writes report.html of a finished record directory into it."""
+    shown = report.decoded(directory, manifest, vocabulary, SHOWN_EXAMPLES)
+    page = report_html.page(manifest, list(shown))
+    (directory / REPORT_FILE).write_bytes(page.encode())
 
 
 def main(options: Options) -> None:
@@ -165,7 +198,8 @@ class _Judge:
             )
         for warning in warnings:
             if warning.name not in self._said:
-                logging.warning("%s", warning.text)
+                of_language = f"{self._options.language}: " if self._options.language else ""
+                logging.warning("%s%s", of_language, warning.text)
                 self._said.add(warning.name)
 
 

@@ -19,7 +19,7 @@ class Coverage:
 
     `characters_per_token` is 0 unless the script writes no spaces between words: then it is shown.
     `mark_share` is the share of the characters that combine with the letter before them. `scripts`
-    has the figures of `by_script`.
+    has the figures of `by_script`, `languages` by name those of each language.
     """
 
     words: int
@@ -28,6 +28,7 @@ class Coverage:
     characters_per_token: float = 0.0
     mark_share: float = 0.0
     scripts: Sequence[Mapping[str, Any]] = ()
+    languages: Mapping[str, Coverage] = dataclasses.field(default_factory=dict)
 
     @property
     def granularity(self) -> str:

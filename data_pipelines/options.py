@@ -11,6 +11,7 @@ from data_pipelines import (
     blocks,
     command_line,
     deduplication,
+    languages,
     pairing,
     row_packing,
     segmenters,
@@ -108,8 +109,9 @@ class Options:
     )
     sentence_splitter: str = command_line.option(
         "how paragraphs become sentences: rules; lines, where every line is one already; "
-        "sentencex or sentencex:LANGUAGE; unset: rules, for algorithm exact lines. All but lines "
-        "cut text without sentence ends at half of max_seq_length",
+        "sentencex (by the language that is named) or sentencex:LANGUAGE; unset: rules, for "
+        "algorithm exact lines. All but lines cut text without sentence ends at half of "
+        "max_seq_length",
         default="",
     )
     segmenter: str = command_line.option(
@@ -131,6 +133,16 @@ class Options:
             f"the field that holds the text of a record ({sources.formats_that_heed('text_field')})"
         ),
         default="text",
+    )
+    language: str = command_line.option(
+        "the language of the input, such as de; INPUT=LANGUAGE is for inputs in several", default=""
+    )
+    language_field: str = command_line.option(
+        lambda: (
+            "the field that holds the language of a record "
+            f"({sources.formats_that_heed('language_field')})"
+        ),
+        default="",
     )
     delimiter: str = command_line.option(delimiters.HELP, default=delimiters.AUTO)
     encoding: str = command_line.option(text_encodings.HELP, default=text_encodings.UTF8)
@@ -276,6 +288,8 @@ def _contradictions(options: Options) -> list[str]:
         sentences.splitter(options.sentence_splitter)
     except ValueError as error:
         faults.append(str(error))
+    if options.language and (fault := languages.fault(options.language)):
+        faults.append(f"language {fault}")
     if options.segmenter in segmenters.SEGMENTERS:
         try:
             segmenters.segmenter(options.segmenter)

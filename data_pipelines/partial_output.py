@@ -12,7 +12,7 @@ import fnmatch
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from absl import logging
@@ -168,9 +168,19 @@ class PartialOutput:
             f"{name}/{stranger}"
             for name, patterns in NAMES.items()
             if (directory / name).is_dir()
-            for stranger in _strangers(directory / name, patterns)
+            for stranger in self._strangers_inside(directory / name, patterns)
         ]
         return sorted(inside + _strangers(directory, NAMES))
+
+    def _strangers_inside(self, directory: epath.Path, patterns: Iterable[str]) -> Iterator[str]:
+        for name in _strangers(directory, patterns):
+            # Records in several languages have a directory of each, finished or not.
+            kind = directories.format_of(directory / name) if directory == self.records else ""
+            if kind == "records":
+                inside = directories.strangers(directory / name, kind)
+            else:
+                inside = self._strangers(directory / name) if kind == "build" else [""]
+            yield from (f"{name}/{it}" if it else name for it in inside)
 
     def _compare(self, name: str, key: Mapping[str, Any]) -> bool:
         """Returns whether unfinished work is of the same key; says what differs if it is not."""

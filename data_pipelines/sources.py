@@ -19,6 +19,7 @@ from absl import logging
 from etils import epath
 
 from bertjax.data import directories, path_lists, tables
+from data_pipelines import languages
 from data_pipelines.formats import (
     base,
     documentation,
@@ -47,7 +48,7 @@ FORMATS: dict[str, base.Format] = {
         suffixes=(".jsonl", ".ndjson", ".json"),
         check=table_files.check_json_lines,
         read=table_files.read_json_lines,
-        heeds=("text_field", "encoding"),
+        heeds=("text_field", "language_field", "encoding"),
         holds_integers=table_files.json_lines_hold_integers,
     ),
     "delimited": base.Format(
@@ -55,7 +56,7 @@ FORMATS: dict[str, base.Format] = {
         suffixes=(".csv", ".tsv"),
         check=table_files.check_delimited,
         read=table_files.read_delimited,
-        heeds=("text_field", "delimiter", "encoding"),
+        heeds=("text_field", "language_field", "delimiter", "encoding"),
     ),
     "parquet": base.Format(
         help=".parquet",
@@ -63,7 +64,7 @@ FORMATS: dict[str, base.Format] = {
         check=table_files.check_parquet,
         read=table_files.read_parquet,
         may_be_compressed=False,
-        heeds=("text_field",),
+        heeds=("text_field", "language_field"),
         holds_integers=table_files.parquet_holds_integers,
     ),
     "npy": base.Format(
@@ -111,13 +112,15 @@ class Document:
     """One text and the name that stays its own whatever else the corpus holds.
 
     `text` is paragraphs separated by newlines; with `markup`, the name of a format, it is what
-    `prose` turns into paragraphs. `held_out` is on which side of the split it is.
+    `prose` turns into paragraphs. `held_out` is on which side of the split it is. `language` is the
+    name of that of the text, "" if it is unknown.
     """
 
     id: str
     text: str
     markup: str = ""
     held_out: bool = False
+    language: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,13 +128,14 @@ class Unit:
     """A part of a source that is read by itself: a file, or a dataset.
 
     Reading it adds `bytes` to `Log.bytes_read`; 0 if the size is unknown. `sha256` is that of the
-    copy of a pipe, "" for others.
+    copy of a pipe, "" for others. `language` is the name of that of its text, "" if it is unknown.
     """
 
     format: str
     location: str
     bytes: int = 0
     sha256: str = ""
+    language: str = ""
 
 
 def help_text() -> str:
@@ -141,7 +145,8 @@ def help_text() -> str:
     packed = " ".join(tables.DECOMPRESSORS)
     return (
         f"files, pipes and globs ({files}; {packed}), - for standard input, {others}; several with "
-        "commas between them"
+        f"commas between them. INPUT=LANGUAGE names the language, and so does {languages.PLACE} in "
+        "a path"
     )
 
 
@@ -187,7 +192,7 @@ def stored(units: Sequence[Unit], directory: epath.Path) -> list[Unit]:
             target = directory / f"{number}-{os.path.basename(unit.location)}"
             logging.info("%s is a pipe: its text is copied to %s", unit.location, target)
             size, sha256 = input_files.store(unit.location, target)
-            unit = Unit(unit.format, str(target), size, sha256)
+            unit = Unit(unit.format, str(target), size, sha256, unit.language)
         copies.append(unit)
     return copies
 
@@ -228,7 +233,8 @@ def units(source: str) -> list[Unit]:
 
     Raises:
       FileNotFoundError: if a path or glob matches no file.
-      ValueError: if a path is a directory, or a file compressed that cannot be read so.
+      ValueError: if a path is a directory, a file compressed that cannot be read so, or one of two
+        languages.
     """
     units = (unit for part in split(source) for unit in _units(part))
     first: dict[str, Unit] = {}
@@ -239,6 +245,11 @@ def units(source: str) -> list[Unit]:
         key = os.path.abspath(unit.location) if is_here else unit.location
         if key in first:
             again.append(unit.location)
+            if unit.language != (other := first[key].language):
+                raise ValueError(
+                    f"the input names {unit.location} twice, with the languages "
+                    f"{other or '(none)'!r} and {unit.language or '(none)'!r}: name it once"
+                )
         first.setdefault(key, unit)
     if again:
         names = ", ".join(dict.fromkeys(again[:NAMES_SHOWN]))
@@ -251,14 +262,43 @@ def split(source: str) -> list[str]:
     """Returns the parts of a source; a comma belongs to a name if only that is there."""
 
     def is_there(part: str) -> bool:
-        return _keyword_format(part) is not None or input_files.is_there(part)
+        path, _ = languages.of_part(part)
+        return _keyword_format(path) is not None or input_files.is_there(languages.glob_of(path))
 
     return path_lists.rejoined(source.split(","), is_there)
 
 
 def are_files(part: str) -> bool:
     """Returns whether a part of a source is a path or glob."""
-    return _keyword_format(part) is None
+    return _keyword_format(languages.of_part(part)[0]) is None
+
+
+def by_field(
+    units: Sequence[Unit], reading: Reading, field: str, directory: epath.Path
+) -> list[Unit]:
+    """Returns a unit for each language of each table, copied into `directory`, and the others.
+
+    `field` is the column that holds the language. A unit whose language is known stays as it is.
+
+    Raises:
+      ValueError: if another one has no fields, or a row no language.
+    """
+    found = []
+    for number, unit in enumerate(units):
+        form = FORMATS[unit.format]
+        if unit.language:
+            found.append(unit)
+            continue
+        if "language_field" not in form.heeds:
+            raise ValueError(
+                f"language_field is {field!r}, but {unit.location} has no fields: only "
+                f"{formats_that_heed('language_field')} have; name its language as INPUT=LANGUAGE"
+            )
+        target = directory / f"{number}-languages"
+        files = languages.separated(unit.location, form, reading, field, target)
+        for name, path in files.items():
+            found.append(Unit("json_lines", str(path), path.stat().length, language=name))
+    return found
 
 
 def check_units(units: Sequence[Unit], reading: Reading) -> None:
@@ -295,7 +335,7 @@ def read_unit(unit: Unit, reading: Reading, log: Log) -> Iterator[Document]:
             first = name
             held_out = is_heldout(name if form.names_documents else text, reading.heldout_fraction)
         if held_out in sides:
-            yield Document(name, text, markup, held_out)
+            yield Document(name, text, markup, held_out, unit.language)
 
 
 def is_heldout(key: str, heldout_fraction: float) -> bool:
@@ -337,13 +377,16 @@ def _keyword_format(part: str) -> str | None:
 
 
 def _units(part: str) -> Iterator[Unit]:
-    name = _keyword_format(part)
+    path, language = languages.of_part(part)
+    name = _keyword_format(path)
     if name is None:
-        yield from map(_file_unit, input_files.find(part, accepted=help_text()))
+        for file in input_files.find(languages.glob_of(path), accepted=help_text()):
+            of_file = language or languages.of_file(file, path)
+            yield dataclasses.replace(_file_unit(file), language=of_file)
         return
     form = FORMATS[name]
-    location = part.removeprefix(form.keyword) if form.keyword.endswith(":") else part
-    yield Unit(name, location, form.size(location))
+    location = path.removeprefix(form.keyword) if form.keyword.endswith(":") else path
+    yield Unit(name, location, form.size(location), language=language)
 
 
 def _file_unit(path: str) -> Unit:

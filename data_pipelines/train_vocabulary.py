@@ -8,9 +8,11 @@ input and options give the same bytes, on any number of cores.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
+import tempfile
 import threading
 import time
 import unicodedata
@@ -24,6 +26,7 @@ from bertjax.data import (
     byte_bpe,
     delimiters,
     directories,
+    mixtures,
     normalization,
     sentence_piece,
     text_encodings,
@@ -47,6 +50,7 @@ from data_pipelines.reports import by_script, health, losses
 MUCH_MARKS = 0.02
 
 AUTO = "auto"
+ALL = ""  # the coverage of the text in all languages
 # The characters of a text from which on it has an automatic size; a word of English has six.
 SIZES = {0: 4_096, 5_000_000: 8_192, 50_000_000: 16_384, 500_000_000: 32_768}
 MOST_ENTRIES = 10_000_000  # the trainers take memory for all of them before they begin
@@ -104,6 +108,17 @@ class Options:
         "byte_bpe: cut no word before its marks (vowel signs, tones), as GPT-2's rule does",
         default=False,
     )
+    language_field: str = command_line.option(
+        lambda: (
+            "the field that holds the language of a record "
+            f"({sources.formats_that_heed('language_field')})"
+        ),
+        default="",
+    )
+    language_alpha: float = command_line.option(
+        "the share of a language is its bytes to this power (mBERT: 0.7); 1: as the input has it",
+        default=1.0,
+    )
     heldout_fraction: float = command_line.option(
         "share of documents to measure on and not to train on, chosen by a hash of their id",
         default=0.02,
@@ -152,6 +167,8 @@ def train_vocabulary(
     options = _with_kind(options)
     _check_special_tokens(options)
     _check_normalization(options)
+    if options.language_alpha < 0:
+        raise ValueError(f"--language_alpha is {options.language_alpha}; it must be at least 0")
     _check_output(output, overwrite=options.overwrite)
     lost = losses.LostMarks(
         TRAINERS[options.kind].kept(options.rules),
@@ -165,7 +182,7 @@ def train_vocabulary(
     with _timed(f"training a vocabulary of the kind {options.kind}"):
         trained = TRAINERS[options.kind].train(seen, options)
     _save(trained, output, overwrite=options.overwrite)
-    return trained, coverage.measured(trained, unseen), lost
+    return trained, _covered(trained, unseen), lost
 
 
 def _extended(
@@ -181,10 +198,18 @@ def _extended(
     splitter = vocabulary_extension.splitter(known)
     seen, unseen = _counted(options, splitter, known.normalization, counted)
     trained = vocabulary_extension.extended(known, seen, options.size)
-    before = coverage.measured(known, unseen)
+    before = coverage.measured(known, unseen[ALL])
     logging.info("%s before, %.4f%% unknown", before.granularity, 100 * before.unknown_rate)
     _save(trained, output, overwrite=options.overwrite)
-    return trained, coverage.measured(trained, unseen), lost
+    return trained, _covered(trained, unseen), lost
+
+
+def _covered(
+    trained: tokenizer.Tokenizer, unseen: Mapping[str, Mapping[str, int]]
+) -> coverage.Coverage:
+    covered = {name: coverage.measured(trained, words) for name, words in unseen.items()}
+    of_all = covered.pop(ALL)
+    return dataclasses.replace(of_all, languages=covered)
 
 
 def _check_rules_are_those_of_extended(options: Options) -> None:
@@ -256,6 +281,10 @@ def main(options: Options) -> None:
         f"on {measured.words:,} held-out words: {measured.granularity}, "
         f"{measured.unknown_rate:.4%} of the tokens unknown",
         *(f"  {script:14}{figures}" for script, figures in by_script.rows(measured.scripts)),
+        *(
+            f"  {name:14}{one.words:,} words: {one.granularity}, {one.unknown_rate:.4%} unknown"
+            for name, one in sorted(measured.languages.items())
+        ),
     )
     if options.kind == "wordpiece" and measured.characters_per_token:
         logging.warning(
@@ -323,33 +352,81 @@ def _counted(
     splitter: Callable[[str], Iterable[str]],
     rule: str,
     lost: losses.LostMarks | None,
-) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Returns the units to train on, and the white-space-separated words to measure on."""
+) -> tuple[Mapping[str, int], dict[str, Mapping[str, int]]]:
+    """Returns the units to train on, and by language the words to measure on, ALL among them."""
+    weights = _weights(options)
     seen = unit_counts.Counts(splitter, lost, rule)
-    unseen = unit_counts.Counts(lambda chunk: [chunk], lost, rule)
+    unseen = collections.defaultdict(lambda: unit_counts.Counts(lambda it: [it], rule=rule))
+    unseen[ALL] = unit_counts.Counts(lambda it: [it], lost, rule)
     last, log = "", sources.Log()
     num_documents = num_lines = 0
-    documents = sources.documents(options.input, _reading(options), log)
-    with progress.Progress("reading", 0, "B") as shown:
+    with _documents(options, log) as documents, progress.Progress("reading", 0, "B") as shown:
         for document in documents:
             text = sources.prose(document, log)
             num_documents, num_lines = num_documents + 1, num_lines + 1 + text.count("\n")
             if document.held_out:
-                unseen.add(text)
+                for name in dict.fromkeys((ALL, document.language or ALL)):
+                    unseen[name].add(text)
             else:
-                seen.add(text)
+                seen.add(text, weights.get(document.language, 1.0))
                 last = text if text.strip() else last
             shown.at(log.bytes_read)
     for warning in health.reading(log.statistics(), num_documents, num_lines):
         logging.warning("%s", warning.text)
     if not last:
         raise ValueError(f"input {options.input!r} holds no text to train on; give other files")
-    if not unseen.units():
-        unseen = unit_counts.Counts(
-            lambda chunk: [chunk], rule=rule
-        )  # Its losses are counted already.
-        unseen.add(last)
-    return seen.units(), unseen.units()
+    if not unseen[ALL].units():
+        # Its losses are counted already.
+        unseen[ALL] = unit_counts.Counts(lambda it: [it], rule=rule)
+        unseen[ALL].add(last)
+    counts: Mapping[str, Any] = seen.units()
+    if weights:
+        # A rare word of a language that counts less stays: its letters may be nowhere else.
+        counts = {unit: max(1, round(count)) for unit, count in counts.items()}
+    return counts, {name: of_name.units() for name, of_name in unseen.items()}
+
+
+@contextlib.contextmanager
+def _documents(options: Options, log: sources.Log) -> Iterator[Iterator[sources.Document]]:
+    """Gives the documents of the input, with their languages where a column has them."""
+    reading = _reading(options)
+    if not options.language_field:
+        yield sources.documents(options.input, reading, log)
+        return
+    units = sources.units(options.input)
+    sources.check_units(units, reading)
+    with tempfile.TemporaryDirectory(prefix="bertjax_input_") as scratch:
+        units = sources.by_field(units, reading, options.language_field, epath.Path(scratch))
+        yield (document for unit in units for document in sources.read_unit(unit, reading, log))
+
+
+def _weights(options: Options) -> dict[str, float]:
+    """Returns how often a text of each language counts, {} where each counts once.
+
+    Shares of languages are proportional to their bytes^alpha, as no tokens are known yet.
+    """
+    if options.language_alpha == 1:
+        return {}
+    sizes: collections.Counter[str] = collections.Counter()
+    with _documents(options, sources.Log()) as documents:
+        for document in documents:
+            if not document.held_out:
+                text = sources.prose(document)
+                sizes[document.language] += len(text.encode("utf-8", "surrogatepass"))
+    if "" in sizes or len(sizes) < 2:
+        raise ValueError(
+            f"--language_alpha is {options.language_alpha:g}, but the input "
+            f"{options.input!r} does not name several languages: give INPUT=LANGUAGE pairs, "
+            "{language} in a path or --language_field"
+        )
+    shares = mixtures.shares(sizes, options.language_alpha)
+    total = sum(sizes.values())
+    for name, share in shares.items():
+        logging.info(
+            "%s: %.2f%% of the bytes, %.2f%% for the vocabulary",
+            name, 100 * sizes[name] / total, 100 * share,
+        )  # fmt: skip
+    return {name: share * total / sizes[name] for name, share in shares.items() if sizes[name]}
 
 
 @contextlib.contextmanager

@@ -32,21 +32,26 @@ class Counts:
         self._split, self._lost, self._rule = split, lost, rule
         self._chunks: collections.Counter[str] = collections.Counter()
         self._units: collections.Counter[str] = collections.Counter()
+        self._weight = 1.0
         self._characters = 0
         self._forgetting = 0
 
-    def add(self, text: str) -> None:
-        """Counts a text."""
+    def add(self, text: str, weight: float = 1.0) -> None:
+        """Counts a text, each unit `weight` times."""
+        if weight != self._weight:
+            self.units()
+            self._weight = weight
         self._chunks.update(wordpiece.chunks(text, self._rule))
         self._characters += len(text)
         if self._characters >= FOLD_CHARACTERS:
             self.units()
 
-    def units(self) -> Mapping[str, int]:
-        """Returns the counts, in an order that the text alone decides."""
+    def units(self) -> Mapping[str, float]:
+        """Returns the counts, in an order that the text alone decides; whole without weights."""
+        weight = 1 if self._weight == 1 else self._weight
         for chunk, count in self._chunks.items():
             for unit in self._split(chunk):
-                self._units[unit] += count
+                self._units[unit] += count * weight
             if self._lost:
                 self._lost.add(chunk, count)
         self._chunks.clear()

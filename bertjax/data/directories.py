@@ -108,13 +108,16 @@ def check_replaceable(target: epath.PathLike, format: str, *, advice: str) -> No
         return
     if not target.is_dir():
         raise NotOursError(f"{target} is a file; give a directory")
-    kind, files = _read(target)
+    if others := strangers(target, format):
+        raise NotOursError(_refusal(target, format, format_of(target), others, advice))
+
+
+def strangers(directory: epath.Path, format: str) -> list[str]:
+    """Returns what a finished directory of the format did not have, of another one all names."""
+    kind, files = _read(directory)
     if kind == format:
-        others = sorted({*_names(target)} - {*files, MARKER})
-    else:
-        others = sorted(path.name for path in target.iterdir())
-    if others:
-        raise NotOursError(_refusal(target, format, kind, others, advice))
+        return sorted({*_names(directory)} - {*files, MARKER})
+    return sorted(path.name for path in directory.iterdir())
 
 
 def replace(draft: epath.PathLike, target: epath.PathLike, format: str) -> None:

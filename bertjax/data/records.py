@@ -20,7 +20,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -152,6 +152,10 @@ class Manifest:
     numbered by `sequence_ids` (1, 2, ...; 0 is padding), each with a pair label. `statistics` is
     the health report with `unigram_entropy` in nats and `most_frequent_token_share`. `arguments`
     are the exact options of the program that wrote the records.
+
+    `languages` has by name the documents, tokens, bytes and examples of each language, {} where
+    none was named. Records in several languages have a directory of each, which is one of records,
+    too; a shard's file is then `LANGUAGE/FILE`. A record's language is that of its shard.
     """
 
     tokenizer: Mapping[str, Any]
@@ -166,6 +170,7 @@ class Manifest:
     format_version: int = FORMAT_VERSION
     max_sequences_per_row: int = 0
     features: Features = dataclasses.field(default_factory=dict)
+    languages: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.features:
@@ -187,6 +192,18 @@ class Manifest:
     def num_examples(self) -> int:
         """The number of examples in all shards."""
         return sum(shard.examples for shard in self.shards)
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether the records are in several languages, with a directory of each."""
+        return len(self.languages) > 1
+
+    def shards_of(self, language: str) -> list[int]:
+        """Returns the places of a language's shards among all."""
+        if not self.is_mixture:
+            return list(range(len(self.shards)))
+        folder = f"{language}/"
+        return [i for i, shard in enumerate(self.shards) if shard.file.startswith(folder)]
 
     @property
     def tokenizer_sha256(self) -> str | None:
@@ -216,6 +233,8 @@ class Manifest:
         read["tokenizer"] = {name: self.tokenizer.get(name) for name in _TOKENIZER_READ}
         read["shards"] = [[shard.file, shard.examples, shard.bytes] for shard in self.shards]
         read["statistics"] = {name: self.statistics.get(name) for name in _FIGURES}
+        if self.languages:
+            read["languages"] = {name: dict(figures) for name, figures in self.languages.items()}
         return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
     def save(self, directory: epath.PathLike) -> None:
@@ -225,7 +244,10 @@ class Manifest:
 
     def _to_json(self) -> dict[str, Any]:
         features = {name: [list(it.shape), it.dtype] for name, it in self.features.items()}
-        return dataclasses.asdict(self) | {"features": features}
+        fields = dataclasses.asdict(self) | {"features": features}
+        if not self.languages:
+            del fields["languages"]
+        return fields
 
     @classmethod
     def load(cls, directory: epath.PathLike) -> Manifest:
@@ -310,6 +332,24 @@ class RecordSet:
         """
         return contents_lib.load(self.directory)
 
+    def of_language(self, language: str) -> RecordSet:
+        """Returns the records of one language of several.
+
+        Raises:
+          ValueError: if its directory is damaged, or not the one that this manifest describes.
+        """
+        one = open(self.directory / language)
+        expected = [self.manifest.shards[place] for place in self.manifest.shards_of(language)]
+        found = [
+            dataclasses.replace(it, file=f"{language}/{it.file}") for it in one.manifest.shards
+        ]
+        if found != expected:
+            raise ValueError(
+                f"records in {one.directory} are not those that {self.directory / MANIFEST_FILE} "
+                "describes: copy the whole directory again, or build it again"
+            )
+        return one
+
 
 def directory_of(template: str, max_seq_length: int) -> str:
     """Returns the directory of a length; of all that braces may say, {max_seq_length} alone."""
@@ -371,8 +411,11 @@ def _manifest_faults(fields: Mapping[str, Any]) -> Iterator[str]:
     for name, feature in fields["features"].items():
         yield from _feature_faults(name, feature)
     shards = fields["shards"]
+    languages = fields.get("languages", {})
+    yield from _language_faults(languages)
+    folders = languages if isinstance(languages, dict) and len(languages) > 1 else {}
     for shard in shards:
-        yield from _shard_entry_faults(shard)
+        yield from _shard_entry_faults(shard, folders)
     names = [shard["file"] for shard in shards]
     if len(set(map(str, names))) < len(names):
         yield "a shard is named twice"
@@ -390,10 +433,28 @@ def _feature_faults(name: str, feature: Any) -> Iterator[str]:
             )
 
 
-def _shard_entry_faults(shard: Mapping[str, Any]) -> Iterator[str]:
+def _language_faults(languages: Any) -> Iterator[str]:
+    figures = {"documents", "tokens", "bytes", "examples"}
+    if not isinstance(languages, dict):
+        yield f"languages is {languages!r}; it must be an object of names and figures"
+        return
+    for name, of_language in languages.items():
+        if not hashed_files.is_bare(name):
+            yield f"a language is {name!r}; it must be the name of a directory in this one"
+        if not isinstance(of_language, dict) or of_language.keys() != figures:
+            expected = ", ".join(sorted(figures))
+            yield f"language {name!r} has {of_language!r}; it must have {expected}"
+            continue
+        for figure, value in sorted(of_language.items()):
+            yield from _number_faults(f"{figure} of language {name!r}", value, 0, None)
+
+
+def _shard_entry_faults(shard: Mapping[str, Any], folders: Collection[str]) -> Iterator[str]:
     name, examples, size = shard["file"], shard["examples"], shard["bytes"]
-    if not (isinstance(name, str) and hashed_files.is_bare(name)):
-        yield f"a shard is {name!r}; it must be the name of a file in the directory"
+    folder, _, bare = name.rpartition("/") if isinstance(name, str) else ("", "", "")
+    if not hashed_files.is_bare(bare) or not (folder in folders if folders else bare == name):
+        where = " of one of its languages" if folders else ""
+        yield f"a shard is {name!r}; it must be the name of a file in the directory{where}"
     faults = [
         *_number_faults(f"examples of shard {name!r}", examples, 0, None),
         *_number_faults(f"bytes of shard {name!r}", size, 0, None),

@@ -58,6 +58,7 @@ def groups(manifest: records.Manifest) -> list[Group]:
     statistics = manifest.statistics
     sections = [
         ("Records", _record_rows(manifest)),
+        ("Languages", _language_rows(manifest)),
         ("Text", _text_rows(statistics)),
         (by_script.TITLE, by_script.rows(statistics.get("scripts") or ())),
         (
@@ -87,6 +88,18 @@ def _record_rows(manifest: records.Manifest) -> list[tuple[str, str]]:
         ("pairs", f"{manifest.pair_objective} ({' or '.join(labels)})" if labels else "none"),
         ("vocabulary", f"{described['vocab_size']:,} entries, {described['kind']}{casing}"),
         *_split_rows(manifest.arguments, manifest.statistics.get("pipes", {})),
+    ]
+
+
+def _language_rows(manifest: records.Manifest) -> list[tuple[str, str]]:
+    total = sum(one["tokens"] for one in manifest.languages.values())
+    return [
+        (
+            name,
+            f"{one['tokens'] / max(total, 1):.2%}: {one['documents']:,} documents, "
+            f"{one['tokens']:,} tokens, {one['bytes']:,} bytes, {one['examples']:,} examples",
+        )
+        for name, one in manifest.languages.items()
     ]
 
 
