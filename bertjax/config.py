@@ -57,6 +57,9 @@ def phase_config() -> ml_collections.ConfigDict:
     phase.ramp_tokens = 0  # batch x length of the steps in which it grows
     phase.masked_lm_prob = 0.0  # of dynamic masks; 0: pretraining.masked_lm_prob
     phase.final_masked_lm_prob = 0.0  # to which it goes linearly by the phase's end; 0: constant
+    # Share of a language ~ its tokens ^ this (mBERT 0.7, XLM-R 0.3); 1: all texts equally often.
+    phase.language_alpha = 1.0
+    phase.languages = ""  # en=0.3, de, *: shares by hand, and which are read; "": all, by alpha
     phase.rate_share = 1.0  # of the learning rate that the schedule gives; 0.5: half of it
     phase.rotary_base = 0.0  # of layers without a window, while it runs; 0: as in config.model
     phase.local_rotary_base = 0.0  # of layers with a window, while it runs; 0: as in config.model
@@ -255,6 +258,8 @@ def _data() -> ml_collections.ConfigDict:
     data.eval_may_overlap = False  # True: eval_dir may hold training data
     data.max_streams = 32  # streams of records per global batch, at most
     data.shuffle_buffer_size = 4096  # records per stream; a shard up to this size shuffles whole
+    # With embeddings of languages: their names in the table's order; (): those of the records.
+    data.languages = ()
     # True: rows of similar lengths share a batch, which is cut to the shortest length that fits.
     data.length_buckets = False
     return data

@@ -1,5 +1,6 @@
 """Small record directories of random tokens with a real vocabulary, for tests of whole runs."""
 
+import dataclasses
 import pathlib
 
 import numpy as np
@@ -90,4 +91,31 @@ def write(
             "unigram_tokens": int(counts_of_tokens.sum()),
         },
     ).save(directory)
+    return directory
+
+
+def write_languages(
+    directory: pathlib.Path, sizes: dict[str, tuple[int, ...]], **options
+) -> pathlib.Path:
+    """Writes records in several languages, of shards of these sizes, and the manifest over them."""
+    shards, listed, summary = [], {}, None
+    for number, (name, counts) in enumerate(sizes.items()):
+        own = options | {"counts": counts, "seed": options.get("seed", 0) + number}
+        write(directory / name, **own)
+        one = records.Manifest.load(directory / name)
+        figures = {"documents": sum(counts), "tokens": 16 * sum(counts), "bytes": 48 * sum(counts)}
+        listed[name] = figures | {"examples": sum(counts)}
+        one = dataclasses.replace(
+            one, languages={name: listed[name]}, statistics=one.statistics | figures
+        )
+        one.save(directory / name)
+        shards += [dataclasses.replace(it, file=f"{name}/{it.file}") for it in one.shards]
+        if found := contents.load(directory / name):
+            summary = summary.merged(found) if summary else found
+    if summary:
+        summary.save(directory)
+    tokenizer.load(directory / name).save(directory)
+    statistics = one.statistics | {"fill": 1.0}
+    whole = dataclasses.replace(one, shards=tuple(shards), languages=listed, statistics=statistics)
+    whole.save(directory)
     return directory

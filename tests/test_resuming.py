@@ -114,6 +114,13 @@ PRETRAINING = {
             **objective("replaced_tokens", masking="dynamic"),
         },
     ),
+    "languages by alpha, one by hand, with embeddings, dynamic masks": Case(
+        "languages",
+        {
+            **{"phases.phase1.language_alpha": 0.3, "phases.phase1.languages": "eo=0.25, *"},
+            **{"model.language_embeddings": 3, **DYNAMIC},
+        },
+    ),
     "teacher": Case("static", TEACHER | objective("masked_tokens")),
 }
 EPOCHS = {"finetuning.num_epochs": 2.0}
@@ -171,6 +178,8 @@ def root(tmp_path_factory):
         small_records.write(root / f"static_{length}", **sizes)
         small_records.write(root / f"unmasked_{length}", is_masked=False, **sizes)
     small_records.write(root / "sentence_order_16", pair_objective="sop")
+    languages = {"de": (24, 24), "eo": (9,), "fr": (16, 16)}
+    small_records.write_languages(root / "languages_16", languages, is_masked=False)
     held_out = {"documents": range(90, 100), "counts": (16,), "seed": 2}
     small_records.write(root / "heldout", max_seq_length=24, is_masked=False, **held_out)
     known = small_byte_bpe.vocabulary()

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from bertjax.data import records
+from bertjax.data import mixtures, records
 
 Batch = dict[str, np.ndarray]
 DrawMasks = Callable[[Batch, np.random.Generator], Batch]
@@ -96,6 +96,9 @@ class Order:
     With `buckets`, lengths from short to long that end in that of the records, a batch is cut to
     the shortest one that its longest row fits, and rows of about the same length share a batch.
     Every host then reads the rows of all hosts, to know the longest.
+
+    With `shares`, one for each language of the records in their order, the language of every row is
+    drawn by them; without, records are read as they lie in the shards.
     """
 
     global_batch_size: int
@@ -104,6 +107,7 @@ class Order:
     shuffle_buffer_size: int = 4096
     ramp_from: int = 0
     buckets: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()
 
 
 def train_batches(
@@ -139,12 +143,14 @@ def train_batches(
     global_batch_size = order.global_batch_size
     rows = range(global_batch_size) if rows is None else rows
     _check_masks(record_set, draw_masks)
-    counts = _counts(record_set)
-    streams = num_streams(order.ramp_from or global_batch_size, len(counts), order.max_streams)
+    from_shards = _from_shards(record_set, order)
+    shards = math.gcd(*map(len, from_shards))
+    streams = num_streams(order.ramp_from or global_batch_size, shards, order.max_streams)
     rows_before = start_step * global_batch_size if rows_before is None else rows_before
     block = global_batch_size // streams
     _check_rows(rows, global_batch_size, block, streams)
-    _check_streams(counts, streams)
+    for own in from_shards:
+        _check_streams(_counts(record_set)[own], streams)
     batches = _read_batches(record_set, order, streams, start_step, rows_before, rows)
     if draw_masks is None:
         return map(_without_words, batches)
@@ -176,16 +182,19 @@ def _read_batches(
     first_step = start_step - start_step % GROUPED if buckets else start_step
     # The last few visits of every stream: where a read error must have come from.
     visited: collections.deque[int] = collections.deque(maxlen=4 * len(read_streams))
-    visits = functools.partial(
-        _shard_visits,
-        record_set,
-        visited,
-        streams=streams,
-        seed=seed,
-        start=(rows_before - (start_step - first_step) * global_batch_size) // streams,
-        window=order.shuffle_buffer_size,
+    first_row = (rows_before - (start_step - first_step) * global_batch_size) // streams
+    visits = functools.partial(_shard_visits, record_set, visited, streams=streams)
+    stream_rows = (
+        _mixed_rows(record_set, order, visits, streams, first_row)
+        if order.shares
+        else _rows_of_shards(
+            record_set,
+            functools.partial(visits, seed=seed, window=order.shuffle_buffer_size),
+            lambda _: first_row,
+            order.shuffle_buffer_size,
+        )
     )
-    dataset = _stream_dataset(record_set, visits, read_streams, block, order.shuffle_buffer_size)
+    dataset = _stream_dataset(record_set, stream_rows, read_streams, block)
     batches = _numpy_batches(record_set, dataset, visited)
     if not buckets:
         return batches
@@ -258,38 +267,61 @@ def _check_streams(counts: Int[np.ndarray, " shards"], streams: int) -> None:
             )
 
 
+def _from_shards(record_set: records.RecordSet, order: Order) -> list[list[int]]:
+    """Returns the places of the shards of each language that is not in memory, or of all shards."""
+    manifest = record_set.manifest
+    if not order.shares:
+        return [list(range(len(manifest.shards)))]
+    by_language = zip(map(manifest.shards_of, manifest.languages), order.shares, strict=True)
+    return [own for own, share in by_language if share and not _fits_memory(manifest, own)]
+
+
+def _fits_memory(manifest: records.Manifest, shards: Sequence[int]) -> bool:
+    return sum(manifest.shards[place].bytes for place in shards) < mixtures.IN_MEMORY_BYTES
+
+
 def _shard_visits(
     record_set: records.RecordSet,
     visited: collections.deque[int],
-    stream: np.integer,
+    stream: int,
     *,
     streams: int,
     seed: int,
     start: int,
     window: int,
+    shards: Sequence[int] | None = None,
 ) -> Iterator[tuple[str, int, np.ndarray, int]]:
-    """Yields path, shard, record order and records to skip of each visit, and notes the shard."""
-    counts = _counts(record_set)
-    paths = record_set.shard_paths
+    """Yields path, shard, record order and records to skip of each visit, and notes the shard.
+
+    `shards` are the places of those that the streams share, by default all.
+    """
+    counts, paths = _counts(record_set), record_set.shard_paths
+    places = np.arange(len(counts)) if shards is None else np.asarray(shards)
     whole: set[int] = set()  # shards whose frames were checked
-    for visit in stream_visits(counts, stream=int(stream), streams=streams, seed=seed, start=start):
-        visited.append(visit.shard)
-        if visit.shard not in whole:
-            records.check_frames(paths[visit.shard])
-            whole.add(visit.shard)
-        count = int(counts[visit.shard])
-        order = record_order(count, window=window, seed=seed, epoch=visit.epoch, shard=visit.shard)
-        yield paths[visit.shard], visit.shard, order, visit.skip
+    own = counts[places]
+    for visit in stream_visits(own, stream=stream, streams=streams, seed=seed, start=start):
+        shard = int(places[visit.shard])
+        visited.append(shard)
+        if shard not in whole:
+            records.check_frames(paths[shard])
+            whole.add(shard)
+        order = record_order(
+            int(own[visit.shard]), window=window, seed=seed, epoch=visit.epoch, shard=visit.shard
+        )
+        yield paths[shard], shard, order, visit.skip
 
 
-def _stream_dataset(
+# Returns the tf.data.Dataset of the rows of a stream, record and position, in parts of any size.
+StreamRows = Callable[[Any], Any]
+
+
+def _rows_of_shards(
     record_set: records.RecordSet,
-    visits: Callable[[np.integer], Iterator[tuple[str, int, np.ndarray, int]]],
-    own_streams: range,
-    block: int,
+    visits: Callable[..., Iterator[tuple[str, int, np.ndarray, int]]],
+    start: Callable[[int], int],
     window: int,
-) -> Any:
-    """Returns the tf.data.Dataset of this host's rows, `block` records of each stream in turn."""
+) -> StreamRows:
+    """Returns what reads a stream's shards, from record `start(stream)` of its order on."""
     tf = records.import_tensorflow()
     counts = tf.constant(_counts(record_set), tf.int64)
     signature = (
@@ -299,6 +331,9 @@ def _stream_dataset(
         tf.TensorSpec([], tf.int64),
     )
 
+    def of_stream(stream: np.integer) -> Iterator[tuple[str, int, np.ndarray, int]]:
+        return visits(int(stream), start=start(int(stream)))
+
     @_as_written
     def read_shard(path, shard, order, skip):
         serialized = tf.data.TFRecordDataset(path)
@@ -307,8 +342,94 @@ def _stream_dataset(
 
     @_as_written
     def read_stream(stream):
-        dataset = tf.data.Dataset.from_generator(visits, args=(stream,), output_signature=signature)
-        return dataset.flat_map(read_shard).rebatch(block, drop_remainder=True)
+        dataset = tf.data.Dataset.from_generator(
+            of_stream, args=(stream,), output_signature=signature
+        )
+        return dataset.flat_map(read_shard)
+
+    return read_stream
+
+
+def _mixed_rows(
+    record_set: records.RecordSet,
+    order: Order,
+    visits: Callable[..., Iterator[tuple[str, int, np.ndarray, int]]],
+    streams: int,
+    first_row: int,
+) -> StreamRows:
+    """Returns what reads a stream's rows in the languages that are drawn for them."""
+    tf, manifest = records.import_tensorflow(), record_set.manifest
+    shards = [manifest.shards_of(language) for language in manifest.languages]
+    in_memory = {
+        place: _read_whole(record_set, own)
+        for place, own in enumerate(shards)
+        if order.shares[place] and _fits_memory(manifest, own)
+    }
+    mixture = mixtures.Mixture(order.shares, order.seed, streams, first_row, in_memory)
+    # All languages together hold as many records as one would.
+    window = max(1, order.shuffle_buffer_size // max(1, len(mixture.from_shards)))
+    before = functools.cache(mixture.before)
+    parts = [
+        _rows_of_shards(
+            record_set,
+            functools.partial(
+                visits, seed=mixture.seed_of(place), window=window, shards=shards[place]
+            ),
+            lambda stream, place=place: int(before(stream)[place]),
+            window,
+        )
+        for place in mixture.from_shards
+    ]
+    of_rows = (tf.TensorSpec([None], tf.string), tf.TensorSpec([None, 2], tf.int64))
+
+    @_as_written
+    def in_memory_rows(stream):
+        return tf.data.Dataset.from_generator(
+            lambda it: mixture.rows(int(it)), args=(stream,), output_signature=of_rows
+        )
+
+    @_as_written
+    def read_stream(stream):
+        choices = tf.data.Dataset.from_generator(
+            lambda it: mixture.choices(int(it)),
+            args=(stream,),
+            output_signature=tf.TensorSpec([None], tf.int64),
+        )
+        rows = [part(stream).unbatch() for part in (*parts, in_memory_rows)]
+        return tf.data.Dataset.choose_from_datasets(rows, choices.unbatch(), False).batch(1)
+
+    return read_stream
+
+
+def _read_whole(record_set: records.RecordSet, shards: Sequence[int]) -> mixtures.Examples:
+    """Returns all examples of some shards; ValueError, naming the shard, if one is damaged."""
+    tf, of_all = records.import_tensorflow(), record_set.shard_paths
+    paths, counts = [of_all[place] for place in shards], _counts(record_set)[list(shards)]
+    for path in paths:
+        records.check_frames(path)
+    parts = tf.data.TFRecordDataset(paths).batch(1024)
+    try:
+        read = [record for part in parts.as_numpy_iterator() for record in part]
+    except tf.errors.OpError:
+        read = []
+    if len(read) != counts.sum() and (fault := _first_fault(record_set, shards)):
+        raise ValueError(f"{fault}; copy it again or rebuild the records")
+    places = np.repeat(shards, counts)
+    numbers = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+    records_read = np.empty(len(read), object)
+    records_read[:] = read
+    return mixtures.Examples(records_read, np.stack([places, numbers], axis=1))
+
+
+def _stream_dataset(
+    record_set: records.RecordSet, stream_rows: StreamRows, own_streams: range, block: int
+) -> Any:
+    """Returns the tf.data.Dataset of this host's rows, `block` records of each stream in turn."""
+    tf = records.import_tensorflow()
+
+    @_as_written
+    def read_stream(stream):
+        return stream_rows(stream).rebatch(block, drop_remainder=True)
 
     @_as_written
     def parse(serialized, positions):

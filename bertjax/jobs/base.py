@@ -14,7 +14,7 @@ import ml_collections
 import numpy as np
 from etils import epath
 
-from bertjax.data import contents, tokenizer
+from bertjax.data import contents, mixtures, tokenizer
 from bertjax.jobs import teachers
 from bertjax.jobs.lengths import Phase
 from bertjax.tasks import base as tasks
@@ -70,6 +70,10 @@ class Data(Protocol):
 
     def fill(self, phase: Phase) -> float | None:
         """Returns the share of a phase's positions that hold tokens, None if unknown."""
+        ...
+
+    def languages(self, phase: Phase) -> Mapping[str, mixtures.Part]:
+        """Returns by name what the whole phase reads of each language, {} if none is known."""
         ...
 
     def identity(self) -> dict[str, Any]:
@@ -130,14 +134,14 @@ class Evaluation:
     """The evaluation of a run: the sets, the scores, and when.
 
     `sets` have labels, `test_sets` have none and get predictions only. A run is evaluated every
-    `every_steps` and at its end, and is saved then if `is_saved`. `best_score` of the first set
-    decides which checkpoint is best. At most `max_batches` of a set are read, 0: all. `scorer` is
-    None if the task has no scores besides its metrics. `chance` has the known chance levels of a
-    set, which are reported with its scores, and `tokens_per_byte` the tokens per byte of its text.
-    The sets that `answered` names have no losses: they are read whole, and it scores them. The
-    scores named in `tunes` are thresholds: the first set tunes them, and other sets and the later
-    predictions use them. The scores of the sets in `averaged` are reported in one table, with
-    their means.
+    `every_steps` and at its end, and is saved then if `is_saved`. `best_score` of `best_set` (MEAN
+    or one of the sets; "": the first) decides which checkpoint is best. At most `max_batches` of a
+    set are read, 0: all. `scorer` is None if the task has no scores besides its metrics. `chance`
+    has the known chance levels of a set, which are reported with its scores, and `tokens_per_byte`
+    the tokens per byte of its text. The sets that `answered` names have no losses: they are read
+    whole, and it scores them. The scores named in `tunes` are thresholds: the first set tunes them,
+    and other sets and the later predictions use them. The scores of the sets in `averaged` are
+    reported in one table, with their means.
     """
 
     every_steps: int
@@ -153,6 +157,7 @@ class Evaluation:
     answered: Mapping[str, AnswerScorer] = dataclasses.field(default_factory=dict)
     tunes: tuple[str, ...] = ()
     averaged: tuple[str, ...] = ()
+    best_set: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from etils import epath
 from bertjax import config as config_lib
 from bertjax import finetuning
 from bertjax.convert import formats
-from bertjax.data import directories, padding, unknown_tokens
+from bertjax.data import directories, mixtures, padding, unknown_tokens
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import (
@@ -151,6 +151,10 @@ class FinetuningData:
 
     def num_train_examples(self, phase: lengths.Phase) -> int | None:
         return self.reader.features(kinds.TRAIN).epoch_size if self.reader else None
+
+    def languages(self, phase: lengths.Phase) -> Mapping[str, mixtures.Part]:
+        del phase
+        return {}
 
     def num_examples(self, name: str) -> int:
         return len(self._reader().examples(name))

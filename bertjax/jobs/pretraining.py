@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -11,7 +11,7 @@ from absl import logging
 from etils import epath
 
 from bertjax import tasks
-from bertjax.data import records, tokenizer
+from bertjax.data import contents, mixtures, records, tokenizer
 from bertjax.jobs import base, held_out, lengths, minimal_pairs, teachers
 from bertjax.jobs.pretraining_data import HELD_OUT, PAIRS, PretrainingData
 from bertjax.models import encoder
@@ -50,27 +50,43 @@ def _job(
     phases: tuple[lengths.Phase, ...],
     train_sets: Mapping[str, records.RecordSet],
     evaluation_set: records.RecordSet | None,
-    chance: Mapping[str, float] | None = None,
+    trained: contents.RecordSummary | None = None,
     pairs: minimal_pairs.PairSet | None = None,
     teacher: teachers.Teacher | None = None,
     manifests: Mapping[str, records.Manifest] | None = None,
 ) -> base.Job:
+    """`trained` are the contents of all training data, which give the scores of chance."""
     by_pairs = evaluation_set is None and pairs is not None
-    tokens_per_byte = held_out.tokens_per_byte(evaluation_set)
+    held = _by_language(evaluation_set)
+    by_set = {name: held_out.chance(trained, it) for name, it in held.items()}
+    per_byte = {name: held_out.tokens_per_byte(it) for name, it in held.items()}
+    several = tuple(held) if len(held) > 1 else ()
     evaluation = base.Evaluation(
         every_steps=config.evaluation.every_steps,
         best_score="accuracy" if by_pairs else config.checkpoint.best_metric,
         is_higher_better=by_pairs,
-        sets=(HELD_OUT,) * bool(evaluation_set) + (PAIRS,) * bool(pairs),
+        sets=(*held, *(PAIRS,) * bool(pairs)),
+        averaged=several,
+        best_set=base.MEAN if several else "",
         answered={PAIRS: pairs} if pairs else {},
         max_batches=config.evaluation.max_batches,
-        chance={HELD_OUT: chance} if chance else {},
-        tokens_per_byte={HELD_OUT: tokens_per_byte} if tokens_per_byte else {},
+        chance={name: chance for name, chance in by_set.items() if chance},
+        tokens_per_byte={name: share for name, share in per_byte.items() if share},
     )
-    data = PretrainingData(config, phases, train_sets, evaluation_set, pairs, manifests or {})
+    data = PretrainingData(config, phases, train_sets, held, pairs, manifests or {})
     of_averages = tasks.OBJECTIVES[config.pretraining.objective].chance
     task = _task(config, teacher)
     return base.Job(config, phases, task, data, evaluation, of_averages, teacher)
+
+
+def _by_language(record_set: records.RecordSet | None) -> dict[str, records.RecordSet]:
+    """Returns the records of each language if there are several, else all under one name."""
+    if record_set is None:
+        return {}
+    manifest = record_set.manifest
+    if not manifest.is_mixture:
+        return {HELD_OUT: record_set}
+    return {name: record_set.of_language(name) for name in manifest.languages}
 
 
 def _task(config: ml_collections.ConfigDict, teacher: teachers.Teacher | None) -> Any:
@@ -130,11 +146,12 @@ def open_job(
         held_out.check(config, train_sets.values(), evaluation_set, is_new=is_new)
     first = train_sets[all_phases[0].name]
     _resolve_vocab_size(config, first)
-    chance = held_out.chance(held_out.united(train_sets.values()), evaluation_set)
+    _resolve_languages(config, [*train_sets.values(), evaluation_set])
+    trained = held_out.united(train_sets.values())
     pairs = _open_pairs(config, first)
     vocabulary = _vocabulary(first)
     teacher = _read_teacher(config, vocabulary)
-    return _job(config, all_phases, train_sets, evaluation_set, chance, pairs, teacher)
+    return _job(config, all_phases, train_sets, evaluation_set, trained, pairs, teacher)
 
 
 def _vocabulary(record_set: records.RecordSet) -> tokenizer.Tokenizer | None:
@@ -247,8 +264,9 @@ def evaluating(trained: reader.Description, data: str) -> base.Job:
         f"evaluating {trained.directory} on {data}",
     )
     held_out.check_evaluated(trained, record_set)
-    chance = held_out.chance(held_out.training_contents(trained), record_set)
-    return _job(config, lengths.phases(config), {}, record_set, chance)
+    _resolve_languages(config, [record_set])
+    contents_read = held_out.training_contents(trained)
+    return _job(config, lengths.phases(config), {}, record_set, contents_read)
 
 
 def _evaluation_misfits(trained: reader.Description, manifest: records.Manifest) -> Iterator[str]:
@@ -265,11 +283,12 @@ def _open(
 ) -> records.RecordSet:
     """Returns the records of config.data.`option` for a phase, with the vocabulary of `first`."""
     directory = records.directory_of(config.data[option], phase.max_seq_length)
-    return records.open(directory, lambda manifest: _misfits(config, phase, manifest, first))
+    return records.open(directory, lambda it: _misfits(config, option, phase, it, first))
 
 
 def _misfits(
     config: ml_collections.ConfigDict,
+    option: str,
     phase: lengths.Phase,
     manifest: records.Manifest,
     first: records.RecordSet | None,
@@ -286,8 +305,13 @@ def _misfits(
             f"config.phases.{phase.name}.max_seq_length is {phase.max_seq_length}: set the option, "
             f"or build them with --max_seq_length={phase.max_seq_length}"
         )
-    options = config.pretraining
+    options, of_phase = config.pretraining, config.phases[phase.name]
     yield from _pair_misfit(manifest, options.pair_loss)
+    if option == "train_dir" and (of_phase.languages or manifest.is_mixture):
+        try:
+            mixtures.of_manifest(manifest, of_phase.language_alpha, of_phase.languages)
+        except ValueError as error:
+            yield f"config.phases.{phase.name}.{error}"
     stored, built = ("static", "masks in them") if manifest.has_static_masks else (
         "dynamic", "--mask=none"
     )  # fmt: skip
@@ -312,6 +336,36 @@ def _pair_misfit(manifest: records.Manifest, pair_loss: str) -> Iterator[str]:
             f"their pair_objective is {held!r}, and config.pretraining.pair_loss is {pair_loss!r}: "
             f"set it to {usable}, or rebuild them with --pair_objective={pair_loss}"
         )
+
+
+def _resolve_languages(
+    config: ml_collections.ConfigDict, record_sets: Iterable[records.RecordSet | None]
+) -> None:
+    """Names the languages of the model's embeddings, by those of the records where none are named.
+
+    Raises:
+      ValueError: if records name no language, or one that the model has no embedding of.
+    """
+    if not config.model.language_embeddings:
+        return
+    read = [one for one in record_sets if one is not None]
+    of_all = dict.fromkeys(name for one in read for name in one.manifest.languages)
+    config.data.languages = config.data.languages or tuple(of_all)
+    known, size = config.data.languages, config.model.language_embeddings
+    faults = [
+        f"{one.directory} names no languages: build it with --language"
+        for one in read
+        if not one.manifest.languages
+    ]
+    if unknown := [name for name in of_all if name not in known]:
+        faults.append(
+            f"the records are in {', '.join(unknown)}, but the model has embeddings of "
+            f"{', '.join(known)} (config.data.languages): leave these out of the records"
+        )
+    if len(known) > size:
+        faults.append(f"config.model.language_embeddings is {size}, for {len(known)} languages")
+    if faults:
+        raise ValueError("the model reads languages, but " + "; ".join(faults))
 
 
 def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.RecordSet) -> None:

@@ -12,7 +12,15 @@ import ml_collections
 import numpy as np
 
 from bertjax import tasks
-from bertjax.data import masking, padding, records, streams, synthetic, tokenizer
+from bertjax.data import (
+    masking,
+    mixtures,
+    padding,
+    records,
+    streams,
+    synthetic,
+    tokenizer,
+)
 from bertjax.jobs import base, held_out, lengths, minimal_pairs
 
 HELD_OUT, PAIRS = "heldout", "pairs"
@@ -22,14 +30,14 @@ HELD_OUT, PAIRS = "heldout", "pairs"
 class PretrainingData:
     """Record directories, or random tokens, for each phase.
 
-    `evaluation_set` is held out, `pairs` are config.evaluation.pairs_file. `manifests` describe
-    records that a plan does not read.
+    `evaluation_sets` are held out, one for each language if there are several; `pairs` are
+    config.evaluation.pairs_file. `manifests` describe records that a plan does not read.
     """
 
     config: ml_collections.ConfigDict
     phases: tuple[lengths.Phase, ...]
     train_sets: Mapping[str, records.RecordSet]
-    evaluation_set: records.RecordSet | None
+    evaluation_sets: Mapping[str, records.RecordSet]
     pairs: minimal_pairs.PairSet | None = None
     manifests: Mapping[str, records.Manifest] = dataclasses.field(default_factory=dict)
 
@@ -69,8 +77,9 @@ class PretrainingData:
             shuffle_buffer_size=data.shuffle_buffer_size,
             ramp_from=phase.ramp_from,
             buckets=self._buckets(phase),
+            shares=tuple(self._shares(phase).values()),
         )
-        return streams.train_batches(
+        batches = streams.train_batches(
             record_set,
             order,
             start_step=step_in_phase,
@@ -79,21 +88,54 @@ class PretrainingData:
             draw_masks=draw_masks(record_set, self.config.pretraining, _largest_rate(phase)),
             mask_rate=_rate_by_step(phase),
         )
+        return self._with_languages(batches, record_set.manifest)
 
     def evaluation_batches(
         self, name: str = HELD_OUT, *, batch_size: int, rows: range | None
     ) -> base.Batches:
         if name == PAIRS and self.pairs:
             return self.pairs.batches(batch_size=batch_size, rows=rows)
-        if self.evaluation_set is None:
+        record_set = self.evaluation_sets.get(name)
+        if record_set is None:
             raise ValueError("config.data.eval_dir is empty; there is nothing to evaluate on")
-        return record_batches(
-            self.evaluation_set,
+        batches = record_batches(
+            record_set,
             self.config.pretraining,
             batch_size=batch_size,
             rows=rows,
             masked_lm_prob=self.config.evaluation.masked_lm_prob,
         )
+        return self._with_languages(batches, record_set.manifest)
+
+    def _shares(self, phase: lengths.Phase) -> dict[str, float]:
+        """Returns the share of each language of a phase's records, {} if they are in one."""
+        manifest, options = self._manifest(phase), self.config.phases[phase.name]
+        if manifest is None or not manifest.is_mixture:
+            return {}
+        return mixtures.of_manifest(manifest, options.language_alpha, options.languages)
+
+    def _with_languages(self, batches: base.Batches, manifest: records.Manifest) -> base.Batches:
+        """Yields the batches with the language of each row, if the model reads it."""
+        if not self.config.model.language_embeddings:
+            yield from batches
+            return
+        numbers = np.zeros(len(manifest.shards), np.int32)
+        for name in manifest.languages:
+            numbers[manifest.shards_of(name)] = self.config.data.languages.index(name)
+        for batch in batches:
+            # Rows that fill a batch are copies of the first record.
+            shards = np.maximum(batch["record_positions"][:, 0], 0)
+            yield batch | {records.LANGUAGE_FEATURE: numbers[shards]}
+
+    def languages(self, phase: lengths.Phase) -> Mapping[str, mixtures.Part]:
+        manifest = self._manifest(phase)
+        if manifest is None or not manifest.languages:
+            return {}
+        stretches = [it for it in self.phases if it.name == phase.name]
+        positions = sum(it.num_steps * it.tokens_per_step for it in stretches)
+        tokens = positions * manifest.statistics.get("fill", 1.0)
+        shares = self._shares(phase) or dict.fromkeys(manifest.languages, 1.0)
+        return mixtures.parts(manifest.languages, shares, tokens)
 
     def num_train_examples(self, phase: lengths.Phase) -> int | None:
         record_set = self.train_sets.get(phase.name)
@@ -102,7 +144,8 @@ class PretrainingData:
     def num_examples(self, name: str = HELD_OUT) -> int:
         if name == PAIRS and self.pairs:
             return len(self.pairs.pairs)
-        return self.evaluation_set.manifest.num_examples if self.evaluation_set else 0
+        record_set = self.evaluation_sets.get(name)
+        return record_set.manifest.num_examples if record_set else 0
 
     def abstract_batch(self, phase: lengths.Phase) -> dict[str, jax.ShapeDtypeStruct]:
         features = {
@@ -146,12 +189,12 @@ class PretrainingData:
     def _features(self, phase: lengths.Phase) -> dict[str, records.Feature]:
         """Returns the features of a phase's batches, stored or drawn as they are read.
 
-        Without a manifest they are those of text, as the released script writes it, and the
-        languages that the model reads.
+        Without a manifest they are those of text, as the released script writes it. A model with
+        embeddings of languages reads the language of each row.
         """
         options, manifest = self.config.pretraining, self._manifest(phase)
         features = dict(manifest.features if manifest else records.text_features())
-        if manifest is None and self.config.model.language_embeddings:
+        if self.config.model.language_embeddings:
             features[records.LANGUAGE_FEATURE] = records.Feature(())
         features.pop(records.WORDS_FEATURE, None)  # read for the masks alone
         if options.masking != "none":

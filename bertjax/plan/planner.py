@@ -15,6 +15,7 @@ import ml_collections
 from absl import logging
 
 from bertjax import jobs
+from bertjax.data import mixtures
 from bertjax.devices import accelerators, sharding
 from bertjax.plan import cache, compiled, estimates, search
 from bertjax.training import config_faults, planned
@@ -36,7 +37,10 @@ class PhaseSearch:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything known of a run before it; `totals` is empty where no step time is known."""
+    """Everything known of a run before it; `totals` is empty where no step time is known.
+
+    `languages` has by phase what is read of each language, where records in several are known.
+    """
 
     date: str
     target: estimates.Target
@@ -47,6 +51,7 @@ class Plan:
     phases: tuple[estimates.PhasePlan, ...]
     totals: dict[str, estimates.Figure]
     searches: dict[str, PhaseSearch]
+    languages: dict[str, dict[str, mixtures.Part]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +159,11 @@ def plan(
         phases=made,
         totals=totals,
         searches=searches,
+        languages={
+            made.name: dict(program.job.data.languages(phase))
+            for (made, _), phase in zip(pairs, program.job.phases, strict=True)
+            if phase.is_last
+        },
     )
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from bertjax.data import mixtures
 from bertjax.plan import estimates, planner, search
 
 GIB = 2**30
@@ -70,6 +71,13 @@ def lines(plan: planner.Plan, totals: dict[str, estimates.Figure]) -> Iterator[s
     for phase in plan.phases:
         yield ""
         yield from _phase_lines(phase)
+        read = plan.languages.get(phase.name, {})
+        if read:
+            yield "  languages"
+        for name, part in read.items():
+            yield f"    {name:38} {part}"
+        if fault := mixtures.warning(read):
+            yield f"  warning: {fault}"
         if phase.name in plan.searches:
             yield from _search_lines(plan.searches[phase.name])
     yield ""

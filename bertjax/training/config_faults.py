@@ -15,7 +15,7 @@ import ml_collections
 
 from bertjax import config as config_lib
 from bertjax import finetuning, jobs, tasks
-from bertjax.data import masking, pair_objectives
+from bertjax.data import masking, mixtures, pair_objectives
 from bertjax.devices import sharding, xla_presets
 from bertjax.finetuning import embeddings
 from bertjax.jobs import lengths as lengths_lib
@@ -29,6 +29,7 @@ _OF_PRETRAINING = {
     "max_seq_length": "max_seq_length",
     **dict.fromkeys(("ramp_from", "ramp_tokens", "rotary_base", "local_rotary_base"), ""),
     "only_embeddings": "",
+    **dict.fromkeys(("language_alpha", "languages"), ""),
 }
 
 # Option -> what it may be.
@@ -389,6 +390,14 @@ def _phase_faults(
     for option in ("masked_lm_prob", "final_masked_lm_prob"):
         if not 0 <= phase[option] < 1:
             yield f"config.phases.{name}.{option} is {phase[option]}; it must be in [0, 1)"
+    if phase.language_alpha < 0:
+        yield (
+            f"config.phases.{name}.language_alpha is {phase.language_alpha}; it must be at least 0"
+        )
+    try:
+        mixtures.parse(phase.languages)
+    except ValueError as error:
+        yield f"config.phases.{name}.{error}"
     if phase.rate_share <= 0:
         yield f"config.phases.{name}.rate_share is {phase.rate_share}; it must be above 0"
     if phase.num_epochs > 0 and phase.num_tokens > 0:

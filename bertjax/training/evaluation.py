@@ -215,7 +215,7 @@ def score(
 ) -> dict[str, float]:
     """Evaluates on every evaluation set, writes the scores and redraws the curves.
 
-    Returns those of the first set, which decide what is best.
+    Returns those that decide which checkpoint is best.
 
     Raises:
       Stopped: as `evaluate_set`; nothing is written then.
@@ -234,14 +234,14 @@ def score(
             "Evaluation on %s at step %d: %s%s",
             name, step, _shown(scores[name]), majority_baseline(run.job, name),
         )  # fmt: skip
-    first = dict(scores[run.job.evaluation.sets[0]])
+    evaluated = run.job.evaluation
     scores = with_mean(run.job, scores)
-    if run.job.evaluation.averaged:
+    if evaluated.averaged:
         logging.info("Evaluation at step %d by set:\n%s", step, table(scores))
     pairs = [(name, *pair) for name, values in scores.items() for pair in values.items()]
     writer.scalars(step, {f"eval/{name}/{metric}": value for name, metric, value in pairs})
     writer.curves()
-    return first
+    return dict(scores[evaluated.best_set or evaluated.sets[0]])
 
 
 def write_predictions(

@@ -15,7 +15,7 @@ from etils import epath
 from bertjax import config as config_lib
 from bertjax import finetuning, jobs
 from bertjax.convert import families, pretrained
-from bertjax.data import tokenizer
+from bertjax.data import mixtures, tokenizer
 from bertjax.devices import sharding
 from bertjax.models import encoder, parameters
 from bertjax.training import planned, program, schedules
@@ -57,6 +57,11 @@ def start(run: program.Program, workdir: epath.Path) -> None:
         if examples := run.job.data.num_train_examples(phase):
             epochs = phase.num_steps * phase.global_batch_size / examples
             logging.info("%s: %s examples: %.3g epochs", phase.title, f"{examples:,}", epochs)
+        if phase.is_last and len(read := run.job.data.languages(phase)) > 1:
+            listed = "\n  ".join(f"{name}: {part}" for name, part in read.items())
+            logging.info("%s: languages:\n  %s", phase.name, listed)
+            if fault := mixtures.warning(read):
+                logging.warning("%s: %s", phase.name, fault)
     paths = parameters.flat(shapes.params)
     for obstacle in obstacles(run.config, run.job.data.vocabulary(), paths):
         logging.warning("transformers will not load this model: %s", obstacle)
