@@ -28,8 +28,9 @@ from bertjax.data import (
 )
 
 # Where a piece stands: after a space, within a word, or wherever BERT's rules set its first
-# character apart (punctuation and CJK), with no space before it.
-START, INSIDE, APART = "start", "inside", "apart"
+# character apart (punctuation and CJK), with no space before it. Entries that show where words end
+# stand at the end of one, which is taken for all of it, or before its end.
+START, INSIDE, APART, UNENDED = "start", "inside", "apart", "unended"
 ROLES = ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")
 CHUNK = 8192  # rows whose means are computed at once, in float64
 PROBES = 8  # letters that a piece inside a word is tried behind
@@ -172,7 +173,7 @@ def _cut(
         if not text.strip():
             result[place] = _of_bytes(old, same, piece)
         else:
-            (words if piece.place == START else inside).append(place)
+            (words if piece.place in (START, UNENDED) else inside).append(place)
     within = _inside(old, same, [texts[place] for place in inside])
     words += [place for place, ids in zip(inside, within, strict=True) if ids is None]
     encoded = old.encode_batch([f"{blank}{texts[place]}" for place in words])
@@ -259,7 +260,8 @@ def _of_byte_characters(entry: str) -> Piece:
 
 
 def _of_ended(entry: str) -> Piece:
-    return Piece(_utf8(entry.removesuffix(library_tokenizer.WORD_END)), START)
+    text = entry.removesuffix(library_tokenizer.WORD_END)
+    return Piece(_utf8(text), UNENDED if text == entry else START)
 
 
 # How entries show their places -> what reads one: "##ing" goes on with a word; "▁the" begins one;

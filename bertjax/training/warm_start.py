@@ -218,6 +218,7 @@ def _exchange(source: pretrained.Pretrained, target: Target) -> vocabulary_excha
         return None
     has_same_rows = source.config.vocab_size == target.encoder.vocab_size
     if has_same_rows and theirs.describe()["sha256"] == ours.describe()["sha256"]:
+        logging.info("The vocabulary is that of %s: every row stays as it is", source.source)
         return None
     return vocabulary_exchange.between(theirs, ours)
 

@@ -8,7 +8,13 @@ import tempfile
 import numpy as np
 import pytest
 
-from bertjax.data import added_tokens, integers, tokenizer, vocabulary_exchange
+from bertjax.data import (
+    added_tokens,
+    integers,
+    library_tokenizer,
+    tokenizer,
+    vocabulary_exchange,
+)
 from data_pipelines import train_vocabulary, unit_counts
 from tests import small_records, small_tokenizers
 
@@ -167,6 +173,23 @@ def test_of_two_equal_entries_each_keeps_its_row():
     assert rows_of(vocabulary_exchange.between(known, known)) == [[i] for i in range(8)]
     moved = tokenizer.WordPieceTokenizer([*small_records.SPECIALS, "once", "twice"])
     assert rows_of(vocabulary_exchange.between(known, moved))[5:] == [[6], [7]]
+
+
+def test_entries_that_show_where_words_end_have_the_strings_of_whole_words():
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    letters = [f"{one}{end}" for one in "akot" for end in ("", "</w>")]
+    entries = [*specials, *letters, "ko", "kot", "kot</w>"]
+    merges = [("k", "o"), ("ko", "t</w>"), ("ko", "t")]
+    ids = {entry: number for number, entry in enumerate(entries)}
+    ended = library_tokenizer.of_word_ends(ids, merges, {})
+    same = vocabulary_exchange.between(ended, ended)
+    assert rows_of(same) == [[number] for number in range(len(entries))] and same.is_kept.all()
+    plain = tokenizer.WordPieceTokenizer([*small_records.SPECIALS, "kot", "kota", "##ta", "k"])
+    rows = rows_of(vocabulary_exchange.between(ended, plain))
+    expected = [["kot</w>"], ["kot", "a</w>"], ["t", "a</w>"], ["k</w>"]]
+    assert [[ended.token(it) for it in ids] for ids in rows[5:]] == expected
+    rows = rows_of(vocabulary_exchange.between(plain, ended))
+    assert rows[entries.index("kot")] == rows[entries.index("kot</w>")] == [5]
 
 
 def test_integers_have_no_strings_to_exchange():
