@@ -1,7 +1,7 @@
 """The files of the evaluation sets, by the names of the sets.
 
-Names come from config.finetuning.eval_files, or from the paths themselves. What a file holds
-belongs to the readers.
+Names come from config.finetuning.eval_files, or from the paths themselves. The readers know what a
+file holds.
 """
 
 from __future__ import annotations
