@@ -111,7 +111,8 @@ def evaluate_checkpoint(
     losses = {name: value for name, value in scored.items() if name.endswith("loss")}
     inference.check_numbers(losses, f"{data} (loss {losses})")
     has_masks = saved.config.pretraining.masking != "none"
-    if chance and not with_answers and has_masks and not job.evaluation.chance:
+    is_known = bool(job.evaluation.chance or job.evaluation.averaged)
+    if chance and not with_answers and has_masks and not is_known:
         (name,) = scores
         batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=None)
         scored |= chance_levels(records.open(data), batches, held_out.training_contents(saved))

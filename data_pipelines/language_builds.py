@@ -37,7 +37,7 @@ _MEANS = {
 def units_by_language(
     units: Sequence[sources.Unit], options: Options, directory: epath.Path
 ) -> dict[str, list[sources.Unit]]:
-    """Returns the units of each language, by name; {"": units} where none is named.
+    """Returns the units of each language, by name; {"": units} where they have no names.
 
     Where a column of tables holds the language, their texts are copied into `directory`.
 

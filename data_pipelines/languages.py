@@ -20,7 +20,7 @@ from data_pipelines.formats import base, input_files
 PLACE = "{language}"
 _NAME = r"[A-Za-z]{2,8}(?:[_-][A-Za-z0-9]{1,8})*"
 _IS_NAME = re.compile(_NAME)
-# What stands in a glob -> what it matches.
+# Wildcard of a glob -> the regular expression that means the same.
 _WILDCARDS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _PARTS = re.compile(rf"({re.escape(PLACE)}|\*\*/|[*?])")
 

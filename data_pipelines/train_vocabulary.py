@@ -379,11 +379,10 @@ def _counted(
         # Its losses are counted already.
         unseen[ALL] = unit_counts.Counts(lambda it: [it], rule=rule)
         unseen[ALL].add(last)
-    counts: Mapping[str, Any] = seen.units()
-    if weights:
-        # A rare word of a language that counts less stays: its letters may be nowhere else.
-        counts = {unit: max(1, round(count)) for unit, count in counts.items()}
-    return counts, {name: of_name.units() for name, of_name in unseen.items()}
+    # A rare word of a language that counts less stays: its letters may be nowhere else.
+    counts = {unit: max(1, round(count)) for unit, count in seen.units().items()}
+    words = {name: of_name.units() for name, of_name in unseen.items()}
+    return counts, {name: {it: int(n) for it, n in of.items()} for name, of in words.items()}
 
 
 @contextlib.contextmanager

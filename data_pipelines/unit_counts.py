@@ -31,7 +31,7 @@ class Counts:
     ):
         self._split, self._lost, self._rule = split, lost, rule
         self._chunks: collections.Counter[str] = collections.Counter()
-        self._units: collections.Counter[str] = collections.Counter()
+        self._units: dict[str, float] = collections.defaultdict(int)
         self._weight = 1.0
         self._characters = 0
         self._forgetting = 0
@@ -64,17 +64,18 @@ class Counts:
         # Units that came since the last time are dropped at the share of that time, and more of
         # them if that is too few.
         share = 2**self._forgetting
-        self._units = collections.Counter(
+        self._units = collections.defaultdict(
+            int,
             {
                 unit: count
                 for unit, count in self._units.items()
                 if count >= share or zlib.crc32(unit.encode()) % share == 0
-            }
+            },
         )
         if _size(self._units) > MAX_DISTINCT_CHARACTERS // 2:
             self._forgetting += 1
             self._forget()
 
 
-def _size(counts: Mapping[str, int]) -> int:
+def _size(counts: Mapping[str, float]) -> int:
     return sum(map(len, counts))

@@ -1,6 +1,6 @@
 """Mixtures of languages: the share of each in a phase, and the language of every row.
 
-The language of a stream's k-th row is drawn in blocks of BLOCK rows: how many are of each language
+The language of a stream's k-th row is drawn in blocks of BLOCK rows: the number of each language
 is multinomial, their order a permutation, both keyed by (seed, stream, block). The rows of a
 language before any row are therefore found by summing over blocks, without reading.
 
@@ -35,7 +35,7 @@ def parse(listed: str) -> dict[str, float | None]:
     """Returns the languages of a list, "en=0.3, de, *" for example, with the shares that it gives.
 
     Raises:
-      ValueError: if a share is no number between 0 and 1, or a language comes twice.
+      ValueError: if a share does not lie between 0 and 1, or a language comes twice.
     """
     chosen: dict[str, float | None] = {}
     for part in filter(None, (it.strip() for it in listed.split(","))):
@@ -43,10 +43,11 @@ def parse(listed: str) -> dict[str, float | None]:
         if name in chosen:
             raise ValueError(f"languages is {listed!r}, which names {name} twice: name it once")
         try:
-            chosen[name] = float(share) if given else None
+            number = float(share) if given else None
         except ValueError:
-            chosen[name] = np.nan
-        if chosen[name] is not None and not 0 < chosen[name] < 1 or (name == OTHERS and given):
+            number = np.nan
+        chosen[name] = number
+        if number is not None and not (0 < number < 1 and name != OTHERS):
             raise ValueError(
                 f"languages is {listed!r}, and {part!r} gives no share: it must be LANGUAGE=SHARE, "
                 "with a share between 0 and 1, LANGUAGE, or * for all others"
@@ -220,7 +221,7 @@ def _draws(shares: tuple[float, ...], seed: int, stream: int) -> Draws:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What a phase reads of a language: its share, its tokens, and how often that is its text."""
+    """The share of a language in a phase, its tokens, and how often these are its whole text."""
 
     share: float
     tokens: float
@@ -233,7 +234,7 @@ class Part:
 def parts(
     languages: Mapping[str, Mapping[str, int]], of_each: Mapping[str, float], tokens: float
 ) -> dict[str, Part]:
-    """Returns what a phase of so many tokens reads of each language of a manifest, if anything."""
+    """Returns what a phase of `tokens` reads of each language of a manifest, if anything."""
     return {
         name: Part(share, tokens * share, tokens * share / max(languages[name]["tokens"], 1))
         for name, share in of_each.items()
@@ -242,7 +243,7 @@ def parts(
 
 
 def warning(read: Mapping[str, Part]) -> str:
-    """Returns a sentence about the languages whose text is read too often, "" if none is."""
+    """Returns a sentence about the languages whose text is read too often, "" without any."""
     often = {name: part for name, part in read.items() if part.times > MOST_EPOCHS}
     if not often or len(read) < 2:
         return ""

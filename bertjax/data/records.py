@@ -153,9 +153,9 @@ class Manifest:
     the health report with `unigram_entropy` in nats and `most_frequent_token_share`. `arguments`
     are the exact options of the program that wrote the records.
 
-    `languages` has by name the documents, tokens, bytes and examples of each language, {} where
-    none was named. Records in several languages have a directory of each, which is one of records,
-    too; a shard's file is then `LANGUAGE/FILE`. A record's language is that of its shard.
+    `languages` has by name the documents, tokens, bytes and examples of each language, {} where the
+    input names no language. Records in several languages have a directory of each, which is one of
+    records, too; a shard's file is then `LANGUAGE/FILE`. A record's language is that of its shard.
     """
 
     tokenizer: Mapping[str, Any]

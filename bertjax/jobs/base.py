@@ -73,7 +73,7 @@ class Data(Protocol):
         ...
 
     def languages(self, phase: Phase) -> Mapping[str, mixtures.Part]:
-        """Returns by name what the whole phase reads of each language, {} if none is known."""
+        """Returns by name what the whole phase reads of each language, {} if they are unknown."""
         ...
 
     def identity(self) -> dict[str, Any]:

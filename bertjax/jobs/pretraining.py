@@ -341,7 +341,7 @@ def _pair_misfit(manifest: records.Manifest, pair_loss: str) -> Iterator[str]:
 def _resolve_languages(
     config: ml_collections.ConfigDict, record_sets: Iterable[records.RecordSet | None]
 ) -> None:
-    """Names the languages of the model's embeddings, by those of the records where none are named.
+    """Names the languages of the model's embeddings, by those of the records if not given.
 
     Raises:
       ValueError: if records name no language, or one that the model has no embedding of.
