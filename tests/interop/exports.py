@@ -5,7 +5,7 @@
 
 `load` needs neither bertjax nor JAX. It prints a line for each export, and ends with 1 if a key is
 missing or unexpected, the class is another than config.json says, something was logged or warned
-of, the tokenizer is another, or numbers are not finite.
+of, the tokenizer is another, numbers are not finite, or masked-token logits are not ours.
 """
 
 import argparse
@@ -42,10 +42,29 @@ def make(family, head):
     return dataclasses.replace(made, model_type=family.model_type)
 
 
-def write_facts(made, directory: pathlib.Path) -> None:
+def write_facts(made, directory: pathlib.Path, **facts) -> None:
     """Writes the values that `load` expects into the directory of an export."""
-    facts = {"head": made.head, "ids": list(made.vocabulary.encode(TEXT))}
+    facts |= {"head": made.head, "ids": list(made.vocabulary.encode(TEXT))}
     (directory / "expected.json").write_text(json.dumps(facts))
+
+
+def logits_of(made) -> list:
+    """Returns our masked-token logits for TEXT, in the first of the languages if it has any."""
+    import numpy as np
+    from flax import nnx
+
+    from bertjax.models import parameters
+    from bertjax.tasks import pretraining
+
+    def make():
+        return pretraining.PretrainingModel(made.config, pair_loss="none", rngs=nnx.Rngs(0))
+
+    graphdef, _ = parameters.split(nnx.eval_shape(make))
+    model = parameters.merge(graphdef, parameters.nested(dict(made.params)))
+    known = made.vocabulary
+    ids = np.array([[known.cls_id, *known.encode(TEXT), known.sep_id]], np.int32)
+    rows = {"input_ids": ids, "input_mask": np.ones_like(ids), "language": np.zeros(1, np.int32)}
+    return np.asarray(model.mlm_logits(model.encoder(rows), np.arange(ids.size)[None])).tolist()
 
 
 def write(directory: pathlib.Path) -> None:
@@ -58,7 +77,8 @@ def write(directory: pathlib.Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             made = make(family, head)
             formats.write(made, target, format="huggingface")
-            write_facts(made, target)
+            facts = {"logits": logits_of(made)} if head == "masked_lm" else {}
+            write_facts(made, target, **facts)
 
 
 def small(family, *, max_position_embeddings: int):
@@ -68,9 +88,14 @@ def small(family, *, max_position_embeddings: int):
     from bertjax import models
     from tests import small_byte_bpe, small_records
     from tests.convert.families import test_families
+    from tests.data_pipelines import test_train_vocabulary
 
     is_bytes = family.traits.get("position_offset", 0) > 0
     vocabulary = small_byte_bpe.vocabulary() if is_bytes else small_records.vocabulary()
+    if family.tokenizer.pieces:
+        vocabulary = test_train_vocabulary.trained(
+            small_records.WORDS, kind="sentencepiece", special_tokens=family.model_type, size=90
+        )
     config = models.EncoderConfig(
         vocab_size=vocabulary.vocab_size,
         hidden_size=12,
@@ -117,6 +142,14 @@ def load(directory: pathlib.Path):
                 inputs = {name: rows[:, None] for name, rows in inputs.items()}
             with torch.no_grad():
                 outputs = model.eval()(**inputs)[0]
+                if "logits" in expected:
+                    row = tokenizer(TEXT, return_tensors="pt")["input_ids"]
+                    languages = (
+                        {"langs": torch.zeros_like(row)} if "lang_id" in vars(model.config) else {}
+                    )
+                    logits = model(input_ids=row, **languages).logits
+                    difference = (logits - torch.tensor(expected["logits"])).abs().max().item()
+                    complaints += [f"logits are off by {difference}"] if difference > 1e-4 else []
     finally:
         logger.removeHandler(listener)
     complaints += [f"{kind}: {sorted(keys)}" for kind, keys in report.items() if keys]

@@ -111,7 +111,13 @@ FAMILY = base.Family(
         # Its models take token_type_ids for words.
         fields={**bert.TOKENIZER.fields, "model_input_names": ["input_ids", "attention_mask"]},
         pair="{cls}:0 $A:0 {between} $B:0 {sep}:0",
-        ids={"pad_token_id": "pad_id", "bos_token_id": "cls_id", "eos_token_id": "sep_id"},
+        # Version 4 counts padding by the first of each pair, version 5 has one name for both.
+        ids={
+            **{"pad_index": "pad_id", "pad_token_id": "pad_id"},
+            **{"bos_index": "cls_id", "bos_token_id": "cls_id"},
+            **{"eos_index": "sep_id", "eos_token_id": "sep_id"},
+            **{"unk_index": "unk_id", "mask_index": "mask_id"},
+        },
         unread="XLMTokenizer",
     ),
     ignored=(rf"{_BODY}\.position_ids",),
