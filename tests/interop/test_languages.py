@@ -108,3 +108,34 @@ def test_transformers_gives_the_ids_of_a_vocabulary_trained_here(tmp_path, kind,
     for line in (LINES["th"], LINES["khm"] * 3):
         long_word = re.sub(r"\s", "", line)
         assert len(long_word) > 100 and ours.unk_id not in ours.encode(long_word)
+
+
+# Model -> the files of its tokenizer on the hub, but vocab.txt. Without do_lower_case it is true.
+RELEASED = {
+    "bert-base-multilingual-cased": {"tokenizer_config": {"do_lower_case": False}},
+    "bert-base-multilingual-uncased": {"tokenizer_config": {"do_lower_case": True}},
+    "bert-base-chinese": {"tokenizer_config": {"do_lower_case": False}},
+    "chinese-bert-wwm": {"tokenizer_config": {"init_inputs": []}, "added_tokens": {}},
+}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_tokenizers_of_multilingual_and_chinese_bert_are_read_as_transformers_reads_them(
+    tmp_path, name
+):
+    lines = {**LINES, "zh mixed": "使用语言模型very hard，12月3日 \U00020000 don't がぎ ÉÀ"}
+    characters = sorted({it for line in lines.values() for it in line + line.lower()} - {" "})
+    special = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    entries = [*special, *characters, *(f"##{it}" for it in characters)]
+    (tmp_path / "vocab.txt").write_text("\n".join(entries) + "\n", encoding="utf-8")
+    for file, fields in {"config": {"model_type": "bert"}, **RELEASED[name]}.items():
+        (tmp_path / f"{file}.json").write_text(json.dumps(fields))
+    ours = huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    differing = {
+        language
+        for language, line in lines.items()
+        if theirs(line, add_special_tokens=False)["input_ids"] != ours.encode(line)
+    }
+    # The library has no lower case of Adlam; the released code has Python's.
+    assert differing == ({"fuf_adlm"} if ours.describe()["lowercase"] else set())

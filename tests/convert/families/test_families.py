@@ -175,6 +175,15 @@ def test_a_released_model_has_its_sizes_and_its_number_of_parameters(caplog):
         shapes = pretrained.shapes(found.encoder)
         of_class = (shapes[path] for path in shapes if pretrained.is_of_class(path, head))
         assert sum(map(math.prod, of_class)) == count
+    of_google = {"directionality": "bidi", "pooler_fc_size": 768, "pooler_num_fc_layers": 3}
+    for entries, layers, count in (
+        *((119_547, 12, 177_853_440), (21_128, 12, 102_267_648)),  # multilingual, Chinese
+        (21_128, 3, 38_476_800),  # RBT3
+    ):
+        found = parse("bert", vocab_size=entries, num_hidden_layers=layers, **of_google)
+        shapes = pretrained.shapes(found.encoder)
+        bare = (shapes[path] for path in shapes if pretrained.is_of_class(path, "none"))
+        assert sum(map(math.prod, bare)) == count and caplog.messages == []
     for fields in ({"use_lang_emb": False}, {"n_langs": 1}):  # as the models of 17 and 100
         assert parse("xlm", **fields).encoder.language_embeddings == 0
     recipe = recipes.load("roberta:base").model.to_dict() | {"dtype": "float32", "attention": "xla"}
