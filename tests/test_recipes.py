@@ -62,7 +62,7 @@ def test_what_follows_the_colon_is_the_recipes_argument():
 
 def test_a_family_is_one_file_of_several_sizes():
     base = dict.fromkeys(
-        ("albert", "electra", "modernbert", "roberta", "spanbert", "xlm_r"), "base"
+        ("albert", "electra", "mmbert", "modernbert", "roberta", "spanbert", "xlm_r"), "base"
     )
     for family, usual in (base | {"ettin": "150m"}).items():
         sizes = importlib.import_module(f"configs.{family}").SIZES

@@ -44,6 +44,9 @@ COUNTS = [
     ("bert_medium", with_pooler, 41_373_184),
     ("bert_base", with_pooler, 109_482_240),
     ("bert_large", with_pooler, 335_141_888),
+    # As transformers counts BertModel of bert-base-multilingual-cased and bert-base-chinese.
+    ("mbert", with_pooler, 177_853_440),
+    ("bert_chinese_wwm", with_pooler, 102_267_648),
     # As transformers counts AlbertModel and AlbertForPreTraining.
     ("albert:base", with_pooler_and_heads, (11_683_584, 11_813_810)),
     ("albert:large", with_pooler_and_heads, (17_683_968, 17_847_474)),
@@ -60,7 +63,8 @@ COUNTS = [
     # As transformers counts ModernBertForMaskedLM.
     ("modernbert:base", size, 149_655_232),
     ("modernbert:large", size, 395_881_664),
-    ("modernbert:base vocab_size=256_000", size, 307_786_240),  # mmBERT-base
+    ("mmbert:base", size, 307_786_240),
+    ("mmbert:small", size, 140_897_536),
     ("ettin:17m", size, 16_913_600),
     ("ettin:32m", size, 32_081_344),
     ("ettin:68m", size, 68_457_664),

@@ -43,7 +43,12 @@ def test_a_size_of_every_recipe_is_lowered_here_with_every_width_of_heads():
     def kind(name):
         model = recipe(name).model
         family = re.sub(r"^bert_.*", "bert", name.partition(":")[0])
-        family = re.sub(r"^(xlm_r|camembert)$", "roberta", family)  # with other vocabularies
+        for kin, of in (
+            ("xlm_r|camembert", "roberta"),
+            ("mbert", "bert"),
+            ("mmbert", "modernbert"),
+        ):
+            family = re.sub(f"^({kin})$", of, family)  # with other vocabularies
         return family, model.hidden_size // model.num_attention_heads
 
     assert {kind(name) for name in (*FAST, *SLOW)} == {*map(kind, plan_recipes.SETTINGS)}
