@@ -35,6 +35,6 @@ def get_config(size: str = "base") -> ml_collections.ConfigDict:
     """
     config = roberta_config()
     config.model.vocab_size = 250_002  # 0 takes that of the records
-    config.phases.phase1.num_steps = 1_500_000
+    config.phases.phase1.update(num_steps=1_500_000, language_alpha=0.3)
     config.update_from_flattened_dict(choose(SIZES, size, "size"))
     return config
