@@ -8,6 +8,7 @@ BERT-wwm-ext has 1,000,000 and 400,000 steps. docs/families.md says how to make 
 Command:   python -m bertjax.train --config=configs/bert_chinese_wwm.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  any mesh; --config.mesh.data=-1 takes all devices (the paper: a TPU v3).
+Planned:   3.7 h + 2.4 h on v5e-16, in 2 micro-batches: $117, spot $24 (2026-11-26).
 Time:      not yet measured.
 Result:    not yet measured.
 """
