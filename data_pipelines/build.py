@@ -103,8 +103,7 @@ def _build(
     of_languages = language_builds.units_by_language(units, options, output.input)
     one = functools.partial(_records, vocabulary=vocabulary, make=make)
     if len(of_languages) > 1:
-        manifest = language_builds.build(of_languages, options, output, one)
-        vocabulary.load().save(output.records)
+        manifest = language_builds.build(of_languages, options, output, one, vocabulary.load())
         _write_report(output.records, manifest, vocabulary.load())
     else:
         ((language, of_language),) = of_languages.items()

@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from absl import logging
 from etils import epath
 
-from bertjax.data import contents, directories, masking, records
+from bertjax.data import contents, directories, masking, records, tokenizer
 from data_pipelines import sentences, sources
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
@@ -85,8 +86,9 @@ def build(
     options: Options,
     output: PartialOutput,
     make: Make,
+    vocabulary: tokenizer.Tokenizer,
 ) -> records.Manifest:
-    """Writes records of each language and the manifest over them into `output.records`.
+    """Writes records of each language, and the manifest and vocabulary of all, into an output.
 
     Languages that an unfinished build has completed are kept.
 
@@ -104,8 +106,9 @@ def build(
             f"{len(faults)} of the {len(of_languages)} languages give no records, and nothing is "
             "written:\n  " + "\n  ".join(faults)
         )
-    manifest = _over(manifests, options, output.records)
-    manifest.save(output.records)
+    manifest = _over(manifests, options, output.records, vocabulary)
+    for part in (vocabulary, manifest):
+        part.save(output.records)
     return manifest
 
 
@@ -124,7 +127,10 @@ def _of_language(
 
 
 def _over(
-    manifests: Mapping[str, records.Manifest], options: Options, directory: epath.Path
+    manifests: Mapping[str, records.Manifest],
+    options: Options,
+    directory: epath.Path,
+    vocabulary: tokenizer.Tokenizer,
 ) -> records.Manifest:
     """Returns the manifest of all languages, and saves their counts of tokens."""
     shards, listed = [], {}
@@ -143,7 +149,8 @@ def _over(
         summary.save(directory)
         counts = summary.token_counts
         entropy, most = masking.unigram_baseline(counts)
-        used = float((counts > 0).mean())
+        ordinary = len(counts) - len(vocabulary.special_ids)
+        used = float(np.count_nonzero(counts)) / ordinary
         statistics |= {"unigram_entropy": entropy, "most_frequent_token_share": most}
         statistics |= {"vocabulary_used_share": used}
     return dataclasses.replace(

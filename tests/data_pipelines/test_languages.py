@@ -5,7 +5,7 @@ import pytest
 from etils import epath
 
 from bertjax.data import directories, records
-from data_pipelines import build, languages, sources, train_vocabulary
+from data_pipelines import build, inspect_records, languages, sources, train_vocabulary
 from data_pipelines.options import Options
 from tests import small_records
 
@@ -99,6 +99,7 @@ def test_each_language_has_the_records_of_its_own_text_alone(corpus):
         assert counts == [shard.examples for shard in one.manifest.shards]
     tokens = sum(len(" ".join(documents).split()) for documents in TEXTS.values())
     assert manifest.statistics["tokens"] == tokens
+    assert inspect_records.recounted(whole, small_records.vocabulary())[1] == []
     report = (corpus / "records" / build.REPORT_FILE).read_text()
     assert "Languages" in report and "zh-Hant" in report
 
