@@ -1,8 +1,8 @@
 """Mixtures of languages: the share of each in a phase, and the language of every row.
 
-The language of a stream's k-th row is drawn in blocks of BLOCK rows: the number of each language
-is multinomial, their order a permutation, both keyed by (seed, stream, block). The rows of a
-language before any row are therefore found by summing over blocks, without reading.
+The language of a stream's k-th row is drawn by its share, in blocks of BLOCK rows whose random
+numbers are keyed by (seed, stream, block). So the rows of a language before any row are found by
+drawing the blocks before it, without reading.
 
 A share is proportional to size^alpha, as mBERT, XLM-R and mmBERT have it: 1 reads every text
 equally often, 0 every language. Source: Lample and Conneau 2019, section 3.1; Conneau et al. 2020,
@@ -26,7 +26,8 @@ _LANGUAGES, _EXAMPLES, _SHARDS = 5, 6, 7
 IN_MEMORY_BYTES = 32 << 20
 # In a list of languages: all that are not named otherwise.
 OTHERS = "*"
-BLOCK = 1024
+BLOCK = 8192
+PART = 1024  # rows that are read at once
 # How often the text of a language is read in a phase before it is warned of.
 MOST_EPOCHS = 4
 
@@ -100,28 +101,31 @@ class Draws:
 
     def block(self, number: int) -> Int[np.ndarray, " block"]:
         """Returns the languages of rows `number` * BLOCK and on."""
-        counts, rng = self._counts(number)
-        return rng.permutation(np.repeat(np.arange(len(self.shares)), counts))
+        numbers = np.random.default_rng([*self.key, number]).random(BLOCK)
+        return np.searchsorted(self._borders, numbers, side="right")
+
+    @functools.cached_property
+    def _borders(self) -> Float[np.ndarray, " languages_but_one"]:
+        # Languages of share 0 behind the last one that is read would get what is left of 1.
+        last = max(place for place, share in enumerate(self.shares) if share)
+        return np.cumsum(self.shares[:last])
 
     def before(self, row: int) -> Int[np.ndarray, " languages"]:
         """Returns the number of rows of each language before a row of the stream."""
-        blocks, rest = divmod(row, BLOCK)
         counts = np.zeros(len(self.shares), np.int64)
-        for number in range(blocks):
-            counts += self._counts(number)[0]
-        return counts + np.bincount(self.block(blocks)[:rest], minlength=len(counts))
+        for number in range(-(-row // BLOCK)):
+            drawn = self.block(number)[: row - number * BLOCK]
+            counts += np.bincount(drawn, minlength=len(counts))
+        return counts
 
     def from_row(self, row: int) -> Iterator[Int[np.ndarray, " rows"]]:
         """Yields, without end, the languages of a row and all later ones, in parts."""
         number, skip = divmod(row, BLOCK)
         while True:
-            yield self.block(number)[skip:]
+            languages = self.block(number)
+            for first in range(skip, BLOCK, PART):
+                yield languages[first : first + PART]
             number, skip = number + 1, 0
-
-    def _counts(self, number: int) -> tuple[np.ndarray, np.random.Generator]:
-        rng = np.random.default_rng([*self.key, number])
-        shares: Float[np.ndarray, " languages"] = np.asarray(self.shares)
-        return rng.multinomial(BLOCK, shares / shares.sum()), rng
 
 
 @dataclasses.dataclass(frozen=True)

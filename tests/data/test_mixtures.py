@@ -56,6 +56,7 @@ def memory(request, mixture, monkeypatch):
     ]
     monkeypatch.setattr(mixtures, "IN_MEMORY_BYTES", max(sizes) + 1)
     monkeypatch.setattr(mixtures, "BLOCK", 16)
+    monkeypatch.setattr(mixtures, "PART", 5)
 
 
 def read(record_set, steps, **options):
@@ -129,7 +130,8 @@ def test_a_million_draws_follow_shares_that_are_given_by_hand():
 
 def test_rows_before_a_row_are_those_that_were_drawn():
     draws = mixtures.Draws(SHARES, (1, 2))
-    drawn = np.concatenate(list(itertools.islice(draws.from_row(0), 3)))
+    parts = 3 * mixtures.BLOCK // mixtures.PART
+    drawn = np.concatenate(list(itertools.islice(draws.from_row(0), parts)))
     for row in (0, 1, mixtures.BLOCK - 1, mixtures.BLOCK, 2 * mixtures.BLOCK + 5):
         np.testing.assert_array_equal(draws.before(row), np.bincount(drawn[:row], minlength=3))
         rest = np.concatenate(list(itertools.islice(draws.from_row(row), 2)))[:9]
