@@ -410,9 +410,12 @@ def _read_whole(record_set: records.RecordSet, shards: Sequence[int]) -> mixture
     parts = tf.data.TFRecordDataset(paths).batch(1024)
     try:
         read = [record for part in parts.as_numpy_iterator() for record in part]
-    except tf.errors.OpError:
-        read = []
-    if len(read) != counts.sum() and (fault := _first_fault(record_set, shards)):
+    except tf.errors.OpError as error:
+        if (fault := _first_fault(record_set, shards)) is None:
+            raise
+        raise ValueError(f"{fault}; copy it again or rebuild the records") from error
+    if len(read) != counts.sum():
+        fault = _first_fault(record_set, shards)
         raise ValueError(f"{fault}; copy it again or rebuild the records")
     places = np.repeat(shards, counts)
     numbers = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
