@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 from absl import logging
 from jaxtyping import Bool, Int
@@ -100,6 +101,7 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
     )
     warm_start = read(job.config.init_from, target)
     _warn_of_untrained_positions(job.config.init_from, target.max_seq_length)
+    _check_languages(job.config)
     return warm_start
 
 
@@ -115,6 +117,26 @@ def _of_teacher(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
         job.teacher.source, tuple(options.layers) or "evenly spread", len(fresh), grouped(fresh),
     )  # fmt: skip
     return WarmStart(values, sizes.vocab_size, fresh, ())
+
+
+def _check_languages(config: ml_collections.ConfigDict) -> None:
+    """Raises a ValueError if the source's embeddings of languages are those of other languages."""
+    if not config.model.language_embeddings:
+        return
+    path, own = config.init_from, tuple(config.data.languages)
+    source = reader.describe(path) if formats.recognize(path) == "bertjax" else None
+    known = tuple(source.config.data.languages) if source else ()
+    if not known:
+        logging.warning(
+            "The languages of the embeddings in %s are not known; this run takes them for %s. If "
+            "that is wrong, name them by --config.data.languages", path, ", ".join(own),
+        )  # fmt: skip
+    elif own[: len(known)] != known:
+        raise ValueError(
+            f"config.init_from is {path}, whose embeddings are of the languages "
+            f"{', '.join(known)}, in this order; those of this run are {', '.join(own)}: say "
+            f'--config.data.languages="{(*known, *(name for name in own if name not in known))}"'
+        )
 
 
 def _warn_of_untrained_positions(path: str, length: int) -> None:

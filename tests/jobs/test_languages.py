@@ -106,6 +106,19 @@ def test_rows_have_the_number_of_their_language_in_the_runs_order(directories, n
 
 
 @pytest.mark.usefixtures("one_device", "quick_runs")
+def test_a_run_takes_over_no_embedding_of_another_language(directories, tmp_path):
+    changes = {"model__language_embeddings": 4, "phases__phase1__num_steps": 1}
+    named = {"data__languages": ("fr", "eo", "de"), **changes}
+    train.train(make_config(directories, held_out="", **named), tmp_path / "first")
+    later = make_config(directories, held_out="", **changes)
+    later.init_from = str(tmp_path / "first")
+    with pytest.raises(ValueError, match=r"languages fr, eo, de, .* are de, eo, fr: say"):
+        train.train(later, tmp_path / "second")
+    later.data.languages = ("fr", "eo", "de", "ja")
+    train.train(later, tmp_path / "second")
+
+
+@pytest.mark.usefixtures("one_device", "quick_runs")
 def test_a_run_in_several_languages_says_what_it_reads_and_scores(directories, tmp_path, caplog):
     caplog.set_level("INFO", logger="absl")
     config = make_config(directories, phases__phase1__language_alpha=0.5)
