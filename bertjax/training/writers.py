@@ -52,6 +52,8 @@ SCORES_PANEL = "accuracy and other scores"  # fractions; those in percent have a
 # The scores of chance, drawn as a dashed line.
 CHANCE = re.compile(r"eval/.+/(unigram_loss|most_frequent_token_accuracy|chance)")
 
+OF_MEAN = "eval/mean/"  # the scores of several sets together
+
 # The panels of curves.png: title, then the names of the scalars in it. The last ones are drawn
 # where there is something to draw.
 PANELS = {
@@ -246,6 +248,7 @@ def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
         axes.set(title=title, xlabel="step")
         axes.grid(alpha=0.3)
         lines, percent = [], None
+        has_mean = any(name.startswith(OF_MEAN) for name in series)
         for name, (steps, values) in series.items():
             where = axes
             if title == SCORES_PANEL and any(abs(value) > 1 for value in values):
@@ -254,6 +257,8 @@ def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
             marker = "o" if name.startswith("eval/") or len(steps) == 1 else ""
             style = {"marker": marker, "markersize": 3, "linewidth": 1, "color": f"C{len(lines)}"}
             if CHANCE.fullmatch(name):
+                if has_mean and not name.startswith(OF_MEAN):
+                    continue  # a line of each language would hide the curves
                 # The same at every evaluation, and a line where there has been only one.
                 lines.append(axes.axhline(values[-1], label=name, ls="--", lw=1, color="grey"))
                 continue

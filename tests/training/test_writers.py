@@ -182,6 +182,17 @@ def test_what_answering_without_reading_scores_is_a_dashed_line():
     assert styles == dict.fromkeys(chance, "--") | others
 
 
+def test_of_several_sets_the_chance_of_the_mean_alone_is_drawn():
+    scores = {
+        f"eval/{it}/{score}": 7.0
+        for it in ("de", "fr", "mean")
+        for score in ("mlm_loss", "unigram_loss")
+    }
+    axes = writers.draw_curves([{"step": 1, **scores}]).axes
+    losses = [f"eval/{it}/mlm_loss" for it in ("de", "fr", "mean")]
+    assert labels(axes)[0] == [*losses, "eval/mean/unigram_loss"]
+
+
 def test_the_progress_line_holds_what_is_there_in_words():
     values = {"perf/model_flop_utilization": 0.4123, "train/loss": 2.0, "train/grad_norm": 1.0}
     assert writers.progress_text(values) == "loss 2.000, MFU 41.2%"
