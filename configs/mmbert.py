@@ -9,6 +9,10 @@ and so on, such as 'en=0.345, code=0.05, *'). docs/families.md says how to make 
 Command:   python -m bertjax.train --config=configs/mmbert.py:base --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  any number of devices that divides 384.
+Planned:   base: 39.5 h + 11.7 h + 1.8 h on v5e-256, in 9 micro-batches: $16,270, spot $3,322
+             (2026-11-26)
+           small: 21.4 h + 6.3 h + 56.7 min on v5e-256, in 9 micro-batches: $8,815, spot $1,800
+             (2026-11-26)
 Time:      not yet measured.
 Result:    not yet measured.
 """
