@@ -53,6 +53,10 @@ def units_by_language(
             f"the input names languages, but none of {directories.described(without)}: name each "
             "as INPUT=LANGUAGE, or those without one by --language"
         )
+    spellings = {name.casefold(): name for name in named.values()}
+    if len(spellings) < len(set(named.values())):
+        names = ", ".join(sorted(set(named.values())))
+        raise ValueError(f"the input names languages that differ in case alone: {names}")
     found: dict[str, list[sources.Unit]] = {name: [] for name in sorted(set(named.values()))}
     for unit in units:
         found[named[unit.location]].append(unit)

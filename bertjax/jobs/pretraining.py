@@ -146,6 +146,7 @@ def open_job(
         held_out.check(config, train_sets.values(), evaluation_set, is_new=is_new)
     first = train_sets[all_phases[0].name]
     _resolve_vocab_size(config, first)
+    _warn_of_unread_shares(config, train_sets)
     _resolve_languages(config, [*train_sets.values(), evaluation_set])
     trained = held_out.united(train_sets.values())
     pairs = _open_pairs(config, first)
@@ -336,6 +337,20 @@ def _pair_misfit(manifest: records.Manifest, pair_loss: str) -> Iterator[str]:
             f"their pair_objective is {held!r}, and config.pretraining.pair_loss is {pair_loss!r}: "
             f"set it to {usable}, or rebuild them with --pair_objective={pair_loss}"
         )
+
+
+def _warn_of_unread_shares(
+    config: ml_collections.ConfigDict, train_sets: Mapping[str, records.RecordSet]
+) -> None:
+    """Warns of phases with an exponent of languages whose records are not in several."""
+    for name, record_set in train_sets.items():
+        alpha = config.phases[name].language_alpha
+        if alpha != 1 and not record_set.manifest.is_mixture:
+            logging.warning(
+                "config.phases.%s.language_alpha is %g, but the records in %s are not in several "
+                "languages, so it has no effect: name them (docs/languages.md)",
+                name, alpha, record_set.directory,
+            )  # fmt: skip
 
 
 def _resolve_languages(

@@ -128,6 +128,7 @@ def test_all_ways_to_name_a_language_give_the_same_records(corpus):
     [
         ({"input": "{0}/de/part.txt=de,{0}/fr/part.txt"}, "none of .*/fr/part.txt"),
         ({"input": "{0}/de/part.txt=de,{0}/de/part.txt=fr"}, "twice, with the languages 'de' and"),
+        ({"input": "{0}/de/part.txt=de,{0}/fr/part.txt=DE"}, "differ in case alone: DE, de"),
         ({"language": "German!"}, "language is 'German!'; it must be the name of a language"),
         ({"input": "{0}/{{language}}/part.tx*", "split": "heldout"}, "zh-Hant: input .* no docum"),
         ({"input": "{0}/de/part.txt", "language_field": "lang"}, "has no fields: only"),

@@ -48,6 +48,14 @@ def test_held_out_records_are_scored_by_language_and_the_mean_decides(directorie
     assert one.evaluation.sets == ("heldout",) and not one.evaluation.best_set
 
 
+def test_an_exponent_without_several_languages_is_warned_of(directories, caplog):
+    changes = {"phases__phase1__language_alpha": 0.3}
+    jobs.JOBS["pretraining"].open(make_config(directories, **changes))
+    assert "language_alpha is 0.3" not in caplog.text
+    jobs.JOBS["pretraining"].open(make_config(directories, "unnamed", **changes))
+    assert "language_alpha is 0.3" in caplog.text
+
+
 def test_what_is_read_of_a_language_follows_alpha_and_the_list(directories):
     def read(**changes):
         job = jobs.JOBS["pretraining"].open(make_config(directories, **changes))
