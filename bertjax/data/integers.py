@@ -38,6 +38,7 @@ class IntegerTokenizer(token_ids.Tokenizer):
     """
 
     kind = "integers"
+    vocabulary = ()  # ids have no names
 
     def __init__(self, fields: Mapping[str, Any]):
         names = {f"{role}_id" for role in _ROLES}

@@ -27,6 +27,14 @@ def test_every_kind_of_vocabulary_is_written_for_transformers():
     assert told == "the vocabulary is of the kind integers: it has no tokenizer of integers"
 
 
+def test_integers_for_the_encoder_of_another_family_are_named_too():
+    fields = {"vocab_size": 9, "pad_id": 0, "cls_id": 1, "sep_id": 2, "mask_id": 3}
+    config = recipes.roberta_config()
+    config.model.update(vocab_size=9, dtype="float32")
+    (told,) = run_log.obstacles(config, tokenizer.IntegerTokenizer(fields))
+    assert told.startswith("the vocabulary is of the kind integers")
+
+
 def test_what_bert_has_meets_no_obstacle():
     config = config_lib.default_config()
     config.model.update(vocab_size=95, dtype="float32")
