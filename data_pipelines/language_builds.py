@@ -15,7 +15,7 @@ from absl import logging
 from etils import epath
 
 from bertjax.data import contents, directories, masking, records, tokenizer
-from data_pipelines import sentences, sources
+from data_pipelines import languages, sentences, sources
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
 
@@ -53,6 +53,13 @@ def units_by_language(
             f"the input names languages, but none of {directories.described(without)}: name each "
             "as INPUT=LANGUAGE, or those without one by --language"
         )
+    pairs = [place for place, name in named.items() if languages.is_pair(name)]
+    if pairs and options.pair_objective != "none":
+        raise ValueError(
+            f"pair_objective is {options.pair_objective!r}, but {directories.described(pairs)} "
+            "holds texts with their translations, whose pairs have no label: use "
+            "--pair_objective=none, or leave them out"
+        )
     spellings = {name.casefold(): name for name in named.values()}
     if len(spellings) < len(set(named.values())):
         names = ", ".join(sorted(set(named.values())))
@@ -66,6 +73,8 @@ def units_by_language(
 def in_language(options: Options, language: str) -> Options:
     """Returns the options for text in a language, "" if it is unknown."""
     splitter = options.sentence_splitter
+    if languages.is_pair(language):
+        splitter = "lines"  # of which one is the translation of the other
     if splitter == "sentencex" and language:
         code = re.split("[-_]", language)[0].lower()
         known = code in sentences.SENTENCEX_LANGUAGES.split()

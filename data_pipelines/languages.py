@@ -1,7 +1,7 @@
 """The language of a text: by its file, by the path of the file, or by a column of a table.
 
 A language is a name, such as `de`, `zh-Hant` or `eng_Latn`. No list of names is right for
-everybody, so any that looks like one is taken.
+everybody, so any that looks like one is taken. `en+fr` names texts with their translations.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from collections.abc import Iterator
 
 from etils import epath
 
+from bertjax.data import translations
 from data_pipelines.formats import base, input_files
 
 # In the place of a language in the path of an input.
 PLACE = "{language}"
 _NAME = r"[A-Za-z]{2,8}(?:[_-][A-Za-z0-9]{1,8})*"
 _IS_NAME = re.compile(_NAME)
+_OF_FILE = rf"{_NAME}(?:{re.escape(translations.MARK)}{_NAME})?"
 # Wildcard of a glob -> the regular expression that means the same.
 _WILDCARDS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _PARTS = re.compile(rf"({re.escape(PLACE)}|\*\*/|[*?])")
@@ -35,6 +37,17 @@ def fault(name: str) -> str:
     )
 
 
+def is_pair(name: str) -> bool:
+    """Returns whether a name is that of a text's language and of its translation's."""
+    return translations.MARK in name
+
+
+def _is_name(name: str) -> bool:
+    """Returns whether a name is one of a language or of two, as of translations."""
+    names = translations.languages(name)
+    return len(names) == len(set(names)) <= 2 and not any(map(fault, names))
+
+
 def of_part(part: str) -> tuple[str, str]:
     """Returns path and language of a part of an input: `PATH=LANGUAGE`, or a path and "".
 
@@ -43,7 +56,7 @@ def of_part(part: str) -> tuple[str, str]:
     """
     path, _, name = part.rpartition("=")
     is_here = not input_files.is_remote(part) and input_files.is_there(glob_of(part))
-    if not path or fault(name) or is_here:
+    if not path or not _is_name(name) or is_here:
         return part, ""
     return path, name
 
@@ -64,7 +77,7 @@ def of_file(file: str, path: str) -> str:
     pattern, names = "", 0
     for part in _PARTS.split(path):
         if part == PLACE:
-            pattern += "(?P=language)" if names else f"(?P<language>{_NAME})"
+            pattern += "(?P=language)" if names else f"(?P<language>{_OF_FILE})"
             names += 1
         else:
             pattern += _WILDCARDS.get(part) or re.escape(part)

@@ -180,6 +180,11 @@ class Options:
         return kind(**{name: getattr(self, name) for name in kind.__dataclass_fields__})
 
     @property
+    def are_translations(self) -> bool:
+        """Whether the input holds texts with their translations."""
+        return languages.is_pair(self.language)
+
+    @property
     def masking(self) -> masking.MaskingOptions | None:
         """How tokens are masked; None where training draws the masks."""
         if self.mask == NO_MASK:

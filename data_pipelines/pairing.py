@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bertjax.data import pair_objectives
-from data_pipelines.objectives import base, packed_sentences, sentence_pairs
+from data_pipelines.objectives import base, packed_sentences, sentence_pairs, translated_pairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +60,13 @@ PAIR_OBJECTIVES: dict[str, PairObjective] = {
     ),
 }
 
+# Chosen by the languages of the input, en+fr, not by an option.
+_TRANSLATIONS = PairObjective(
+    help="a text and its translation",
+    labels=pair_objectives.LABELS["none"],
+    draft=translated_pairs.draft,
+)
+
 
 def labels(pair_objective: str) -> tuple[str, ...]:
     """Returns what the labels 0 and 1 mean; nothing where examples have none.
@@ -77,12 +84,13 @@ def help_text() -> str:
 
 def budget(options: base.PairOptions) -> int:
     """Returns the tokens that the segments of an example may have together."""
-    return options.budget(2 if labels(options.pair_objective) else 1)
+    has_pairs = options.are_translations or bool(labels(options.pair_objective))
+    return options.budget(2 if has_pairs else 1)
 
 
 def separates_documents(options: base.PairOptions) -> bool:
     """Returns whether the corpus is to hold a [SEP] after every document."""
-    return _objective(options.pair_objective).separates_documents(options)
+    return _of(options).separates_documents(options)
 
 
 def draft(block: base.Block, options: base.PairOptions) -> base.Drafts:
@@ -92,18 +100,22 @@ def draft(block: base.Block, options: base.PairOptions) -> base.Drafts:
       ValueError: if there is only one document to draw random segments from.
     """
     check_documents(block.num_documents, options)
-    return _objective(options.pair_objective).draft(block, options)
+    return _of(options).draft(block, options)
 
 
 def check_documents(num_documents: int, options: base.PairOptions) -> None:
     """Raises ValueError if there is only one document to draw random segments from."""
-    if num_documents < 2 and _objective(options.pair_objective).needs_other_documents:
+    if num_documents < 2 and _of(options).needs_other_documents:
         raise ValueError(
             f"the corpus, or this split of it, has {num_documents} documents; pair_objective "
             f"{options.pair_objective} needs at least 2 to draw random segments from: separate "
             "documents by blank lines, raise --heldout_fraction if it is the held-out split, or "
             "use --pair_objective=none"
         )
+
+
+def _of(options: base.PairOptions) -> PairObjective:
+    return _TRANSLATIONS if options.are_translations else _objective(options.pair_objective)
 
 
 def _objective(name: str) -> PairObjective:

@@ -28,6 +28,7 @@ from data_pipelines.formats import (
     table_files,
     text_files,
     tfds_source,
+    translations,
     wikipedia,
 )
 
@@ -99,6 +100,14 @@ FORMATS: dict[str, base.Format] = {
         read=documentation.read,
         size=lambda location: 0,
         names_documents=True,
+    ),
+    # Chosen by the languages of a text and its translation, en+fr, not by a suffix.
+    translations.NAME: base.Format(
+        help="translations as TABLE=en+fr or SOURCE+TARGET=en+fr",
+        check=translations.check,
+        read=translations.read,
+        size=translations.size,
+        files=translations.files,
     ),
 }
 
@@ -199,14 +208,15 @@ def stored(units: Sequence[Unit], directory: epath.Path) -> list[Unit]:
 
 def stamps(units: Sequence[Unit]) -> dict[str, str]:
     """Returns by location what tells whether a file is as it was: its size and its time."""
-    stamps = {}
-    for unit in units:
-        file = epath.Path(unit.location)
+    return {unit.location: " ".join(_stamps(unit)) for unit in units}
+
+
+def _stamps(unit: Unit) -> Iterator[str]:
+    for file in map(epath.Path, FORMATS[unit.format].files(unit.location)):
         is_file = bool(unit.bytes) and file.exists()
         status = file.stat() if is_file else None
         time = unit.sha256 or (status.mtime if status else 0)
-        stamps[unit.location] = f"{status.length if status else unit.bytes} {time}"
-    return stamps
+        yield f"{status.length if status else unit.bytes} {time}"
 
 
 def check_unchanged(units: Sequence[Unit], before: Mapping[str, str]) -> None:
@@ -310,7 +320,7 @@ def check_units(units: Sequence[Unit], reading: Reading) -> None:
     """
     for unit in units:
         try:
-            FORMATS[unit.format].check(unit.location, reading)
+            FORMATS[unit.format].check(unit.location, _reading_of(unit, reading))
         except text_files.WrongEncoding as error:
             texts = [it.location for it in units if "encoding" in FORMATS[it.format].heeds]
             if len(texts) == 1:
@@ -329,13 +339,17 @@ def read_unit(unit: Unit, reading: Reading, log: Log) -> Iterator[Document]:
     markup = unit.format if form.prose else ""
     sides = {"all": (False, True), "train": (False,), "heldout": (True,)}[reading.split]
     first, held_out = "", False
-    for name, text in form.read(unit.location, reading, log):
+    for name, text in form.read(unit.location, _reading_of(unit, reading), log):
         # The parts of a long document stay on one side.
         if not (first and base.is_later_part(name, first)):
             first = name
             held_out = is_heldout(name if form.names_documents else text, reading.heldout_fraction)
         if held_out in sides:
             yield Document(name, text, markup, held_out, unit.language)
+
+
+def _reading_of(unit: Unit, reading: Reading) -> Reading:
+    return dataclasses.replace(reading, language=unit.language)
 
 
 def is_heldout(key: str, heldout_fraction: float) -> bool:
@@ -380,13 +394,22 @@ def _units(part: str) -> Iterator[Unit]:
     path, language = languages.of_part(part)
     name = _keyword_format(path)
     if name is None:
-        for file in input_files.find(languages.glob_of(path), accepted=help_text()):
-            of_file = language or languages.of_file(file, path)
-            yield dataclasses.replace(_file_unit(file), language=of_file)
+        yield from _file_units(path, language)
         return
     form = FORMATS[name]
     location = path.removeprefix(form.keyword) if form.keyword.endswith(":") else path
     yield Unit(name, location, form.size(location), language=language)
+
+
+def _file_units(path: str, language: str) -> Iterator[Unit]:
+    glob = languages.glob_of(path)
+    two = translations.files(path) if languages.is_pair(language) else []
+    for file in [path] if len(two) == 2 else input_files.find(glob, accepted=help_text()):
+        of_file = language or languages.of_file(file, path)
+        if languages.is_pair(of_file):
+            yield Unit(translations.NAME, file, translations.size(file), language=of_file)
+        else:
+            yield dataclasses.replace(_file_unit(file), language=of_file)
 
 
 def _file_unit(path: str) -> Unit:

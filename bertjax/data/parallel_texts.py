@@ -6,11 +6,26 @@ header, or CSV, JSON lines or Parquet with the columns' names.
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from bertjax.data import path_lists, tables
 
 COLUMNS = ("source", "target")
+
+
+class Pair(NamedTuple):
+    """A text and its translation, or the fault of a line or row without two texts.
+
+    `place` is "FILE:NUMBER", counted from 1.
+    """
+
+    place: str
+    source: str
+    target: str
+    fault: str = ""
 
 
 def read(paths: str) -> tuple[list[str], list[str]]:
@@ -25,40 +40,66 @@ def read(paths: str) -> tuple[list[str], list[str]]:
     files = path_lists.rejoined(paths.split(","), os.path.exists)
     if len(files) > 2:
         raise ValueError(f"{paths!r} names {len(files)} files; give SOURCE,TARGET or one table")
-    first, second = (_lines(files[0]), _lines(files[1])) if len(files) == 2 else _table(files[0])
-    if len(first) != len(second):
-        raise tables.FaultyFile(
-            f"{files[0]} has {len(first):,} lines and {files[1]} has {len(second):,}; line n of "
-            "one must be a translation of line n of the other"
-        )
-    if not first:
+    sources, targets = [], []
+    for pair in pairs(files):
+        if pair.fault:
+            raise tables.FaultyFile(f"{pair.place}: {pair.fault}")
+        sources.append(pair.source)
+        targets.append(pair.target)
+    if not sources:
         raise tables.FaultyFile(f"{paths} holds no texts")
-    for name, texts in zip((files[0], files[-1]), (first, second), strict=True):
-        if "" in texts:
+    return sources, targets
+
+
+def pairs(files: Sequence[str], columns: Sequence[str] = ()) -> Iterator[Pair]:
+    """Yields the pairs of two files of lines, or of one table.
+
+    A table of more than two columns must have `columns`, the names of two.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      FaultyFile: if a file cannot be read, a table has other columns, or two files have different
+        numbers of lines.
+    """
+    return _of_lines(*files) if len(files) == 2 else _of_table(files[0], columns)
+
+
+def _pair(places: Sequence[str], source: str, target: str) -> Pair:
+    texts = source.strip(), target.strip()
+    for place, text in zip(places, texts, strict=True):
+        if not text:
+            return Pair(place, *texts, "the text is empty; leave the pair out")
+    return Pair(places[0], *texts)
+
+
+def _of_lines(source: str, target: str) -> Iterator[Pair]:
+    lines = itertools.zip_longest(tables.text_lines(source), tables.text_lines(target))
+    for number, (one, other) in enumerate(lines, start=1):
+        if one is None or other is None:
+            longer, shorter = (source, target) if other is None else (target, source)
             raise tables.FaultyFile(
-                f"{name}:{texts.index('') + 1}: the text is empty; leave the pair out"
+                f"{longer} has more lines than {shorter}, which has {number - 1:,}; line n of one "
+                "must be a translation of line n of the other"
             )
-    return first, second
+        yield _pair((f"{source}:{number}", f"{target}:{number}"), one, other)
 
 
-def _lines(path: str) -> list[str]:
-    return [line.strip() for line in tables.text_lines(path)]
-
-
-def _table(path: str) -> tuple[list[str], list[str]]:
+def _of_table(path: str, columns: Sequence[str]) -> Iterator[Pair]:
     is_named = tables.suffixes(path)[0] != ".tsv"
     names = tables.column_names(path) if is_named else COLUMNS
+    if columns and set(columns) <= set(names):
+        names = tuple(columns)
     if len(names) != 2:
+        wanted = f", or {' and '.join(columns)} among others" if columns else ""
         raise tables.FaultyFile(
             f"{path} has {len(names)} columns ({', '.join(names)}); give a table of two, source "
-            "and target"
+            f"and target{wanted}"
         )
-    sides: tuple[list[str], list[str]] = ([], [])
     for row in tables.rows(path, tables.Rules(names=() if is_named else COLUMNS)):
         values = [row.values.get(name) for name in names]
+        place = f"{path}:{row.number}"
         if row.fault or not all(isinstance(value, str) for value in values):
             reason = row.fault.message if row.fault else f"it holds {row.values!r:.100}"
-            raise tables.FaultyFile(f"{path}:{row.number}: {reason}; a row must be two texts")
-        for side, value in zip(sides, values, strict=True):
-            side.append(str(value).strip())
-    return sides
+            yield Pair(place, "", "", f"{reason}; a row must be two texts")
+        else:
+            yield _pair((place, place), *map(str, values))

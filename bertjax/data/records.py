@@ -43,7 +43,8 @@ MASK_FEATURES = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 PAIR_FEATURE = "next_sentence_labels"
 # 1 where a token continues the word of the token before; for masks that are drawn while training.
 WORDS_FEATURE = "continues_word"
-LANGUAGE_FEATURE = "language"  # the number of a row's language
+LANGUAGE_FEATURE = "language"  # the number of a row's language, or of each token's
+POSITIONS_FEATURE = "positions"  # of each token, where these do not follow from its place
 # The weights of predictions; an evaluation sets them to 0 in the rows that fill its last batch.
 WEIGHT_FEATURES = ("masked_lm_weights",)
 

@@ -71,6 +71,6 @@ def _drawn(
             return rng.integers(0, 2, shape)
         case "masked_lm_weights" | "input_mask" | "sequence_ids":
             return np.ones(shape)
-        case records.LANGUAGE_FEATURE:
+        case records.LANGUAGE_FEATURE | records.POSITIONS_FEATURE:
             return np.zeros(shape)
     return rng.standard_normal(shape)

@@ -11,7 +11,7 @@ from absl import logging
 from etils import epath
 
 from bertjax import tasks
-from bertjax.data import contents, mixtures, records, tokenizer
+from bertjax.data import contents, mixtures, records, tokenizer, translations
 from bertjax.jobs import base, held_out, lengths, minimal_pairs, teachers
 from bertjax.jobs.pretraining_data import HELD_OUT, PAIRS, PretrainingData
 from bertjax.models import encoder
@@ -60,7 +60,9 @@ def _job(
     held = _by_language(evaluation_set)
     by_set = {name: held_out.chance(trained, it) for name, it in held.items()}
     per_byte = {name: held_out.tokens_per_byte(it) for name, it in held.items()}
-    several = tuple(held) if len(held) > 1 else ()
+    # Translations are easier than text of one language, and no language of their own.
+    of_one = [name for name in held if len(translations.languages(name)) == 1]
+    several = tuple(of_one or held) if len(held) > 1 else ()
     evaluation = base.Evaluation(
         every_steps=config.evaluation.every_steps,
         best_score="accuracy" if by_pairs else config.checkpoint.best_metric,
@@ -313,6 +315,13 @@ def _misfits(
             mixtures.of_manifest(manifest, of_phase.language_alpha, of_phase.languages)
         except ValueError as error:
             yield f"config.phases.{phase.name}.{error}"
+    if translations.are_in(manifest) and (config.model.window or config.model.left_to_right):
+        narrow = {name: config.model[name] for name in ("window", "left_to_right")}
+        yield (
+            f"they hold texts with their translations, which attention is to see whole, and "
+            f"config.model has {narrow}: set window=0 and left_to_right=False, or leave out the "
+            f"records of {', '.join(it for it in manifest.languages if translations.MARK in it)}"
+        )
     stored, built = ("static", "masks in them") if manifest.has_static_masks else (
         "dynamic", "--mask=none"
     )  # fmt: skip
@@ -364,7 +373,8 @@ def _resolve_languages(
     if not config.model.language_embeddings:
         return
     read = [one for one in record_sets if one is not None]
-    of_all = dict.fromkeys(name for one in read for name in one.manifest.languages)
+    names = (name for one in read for name in one.manifest.languages)
+    of_all = dict.fromkeys(it for name in names for it in translations.languages(name))
     config.data.languages = config.data.languages or tuple(of_all)
     known, size = config.data.languages, config.model.language_embeddings
     faults = [

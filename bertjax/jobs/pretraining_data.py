@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import ml_collections
 import numpy as np
+from jaxtyping import Int
 
 from bertjax import tasks
 from bertjax.data import (
@@ -20,6 +21,7 @@ from bertjax.data import (
     streams,
     synthetic,
     tokenizer,
+    translations,
 )
 from bertjax.jobs import base, held_out, lengths, minimal_pairs
 
@@ -115,17 +117,33 @@ class PretrainingData:
         return mixtures.of_manifest(manifest, options.language_alpha, options.languages)
 
     def _with_languages(self, batches: base.Batches, manifest: records.Manifest) -> base.Batches:
-        """Yields the batches with the language of each row, if the model reads it."""
-        if not self.config.model.language_embeddings:
+        """Yields the batches with what follows from the languages of their rows.
+
+        That is the language of each row or token, if the model reads it, and the positions of
+        translations.
+        """
+        has_two, is_read = translations.are_in(manifest), self.config.model.language_embeddings
+        if not has_two and not is_read:
             yield from batches
             return
-        numbers = np.zeros(len(manifest.shards), np.int32)
-        for name in manifest.languages:
-            numbers[manifest.shards_of(name)] = self.config.data.languages.index(name)
+        numbers = self._language_numbers(manifest) if is_read else None
         for batch in batches:
-            # Rows that fill a batch are copies of the first record.
-            shards = np.maximum(batch["record_positions"][:, 0], 0)
-            yield batch | {records.LANGUAGE_FEATURE: numbers[shards]}
+            added = {records.POSITIONS_FEATURE: translations.positions(batch)} if has_two else {}
+            if numbers is not None:
+                # Rows that fill a batch are copies of the first record.
+                of_rows = numbers[np.maximum(batch["record_positions"][:, 0], 0)]
+                added[records.LANGUAGE_FEATURE] = (
+                    translations.token_languages(of_rows, batch) if has_two else of_rows[:, 0]
+                )
+            yield batch | added
+
+    def _language_numbers(self, manifest: records.Manifest) -> Int[np.ndarray, "shards 2"]:
+        """Returns the languages of the first and the second text in the rows of each shard."""
+        numbers = np.zeros((len(manifest.shards), 2), np.int32)
+        for name in manifest.languages:
+            places = [self.config.data.languages.index(it) for it in translations.languages(name)]
+            numbers[manifest.shards_of(name)] = places[0], places[-1]
+        return numbers
 
     def languages(self, phase: lengths.Phase) -> Mapping[str, mixtures.Part]:
         manifest = self._manifest(phase)
@@ -194,8 +212,11 @@ class PretrainingData:
         """
         options, manifest = self.config.pretraining, self._manifest(phase)
         features = dict(manifest.features if manifest else records.text_features())
+        by_token = (records.LENGTH,) if manifest and translations.are_in(manifest) else ()
+        if by_token:
+            features[records.POSITIONS_FEATURE] = records.Feature(by_token)
         if self.config.model.language_embeddings:
-            features[records.LANGUAGE_FEATURE] = records.Feature(())
+            features[records.LANGUAGE_FEATURE] = records.Feature(by_token)
         features.pop(records.WORDS_FEATURE, None)  # read for the masks alone
         if options.masking != "none":
             features |= records.mask_features(self._predictions(phase))

@@ -20,7 +20,7 @@ class Reading:
 
     `text_field` is the field, or dotted path of fields, that holds the text of JSON, Parquet and
     TFDS records. `delimiter` is between the columns of CSV and TSV, as `delimiters` has it, and
-    `encoding` that of text files, by its name in Python.
+    `encoding` that of text files, by its name in Python. `language` is that of a unit.
 
     Raises:
       ValueError: if split, fraction, field, delimiter or encoding are not what they must be.
@@ -32,6 +32,7 @@ class Reading:
     encoding: str = text_encodings.UTF8
     split: str = "all"
     heldout_fraction: float = 0.02
+    language: str = ""
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
@@ -66,6 +67,7 @@ class Format:
     Both raise ValueError for a file or dataset that is damaged or not what its name says.
     `names_documents`: ids are the documents' own names (titles), not their places in a file.
     `size(location)` is the number that reading adds to `log.bytes_read`, 0 where it is unknown.
+    `files(location)` are the files that it reads.
     `heeds` are the fields of `Reading` that this format uses, and not all others do.
     `holds_integers(location, reading)` tells whether documents are token ids, for a vocabulary of
     integers.
@@ -75,6 +77,7 @@ class Format:
     read: Callable[[str, Reading, input_files.Log], Iterator[tuple[str, str]]]
     check: Callable[[str, Reading], None] = lambda location, reading: None
     size: Callable[[str], int] = input_files.size
+    files: Callable[[str], list[str]] = lambda location: [location]
     suffixes: tuple[str, ...] = ()
     keyword: str = ""
     prose: Callable[[str], str | None] | None = None

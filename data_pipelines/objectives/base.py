@@ -23,7 +23,10 @@ BEST_FIT = "best_fit"
 
 @dataclasses.dataclass(frozen=True)
 class PairOptions:
-    """How documents become examples; names as in the released script where it has them."""
+    """How documents become examples; names as in the released script where it has them.
+
+    With `are_translations` a document is a sentence and its translation.
+    """
 
     max_seq_length: int
     pair_objective: str
@@ -33,6 +36,7 @@ class PairOptions:
     dupe_factor: int
     random_seed: int
     max_sequences_per_row: int = 0
+    are_translations: bool = False
 
     @property
     def is_packed(self) -> bool:

@@ -81,6 +81,7 @@ READING_PROBLEMS = {
     "empty_documents": "documents hold no text and were left out",
     "invalid_json_lines": "lines are not JSON and were left out; give a record per line",
     "records_without_text": "records have no text in --text_field and were left out",
+    "pairs_without_text": "lines or rows lack a text or its translation and were left out",
     "torn_rows": "rows have another number of fields than the first line and were left out; put "
     "quotes around texts with commas",
     "invalid_utf8_records": "records hold a text that is not UTF-8 and were left out",

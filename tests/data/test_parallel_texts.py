@@ -28,7 +28,10 @@ def test_texts_come_from_two_files_of_lines_or_one_table(tmp_path, files):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"a": "x\ny\n", "b": "x\n"}, r"a has 2 lines and .*b has 1; line n of one must be"),
+        (
+            {"a": "x\ny\n", "b": "x\n"},
+            r"a has more lines than .*b, which has 1; line n of one must be",
+        ),
         ({"a": "x\n\n", "b": "x\ny\n"}, r"a:2: the text is empty; leave the pair out"),
         ({"a.tsv": "x\ty\nz\n"}, r"a\.tsv:2: "),
         (

@@ -20,6 +20,9 @@ def directories(tmp_path_factory):
     held_out = {"fr": (9,), "de": (10,)}
     small_records.write_languages(root / "heldout", held_out, documents=range(90, 99), seed=7)
     small_records.write(root / "unnamed", documents=range(90))
+    with_pairs = {"de": (24, 25), "de+fr": (16, 16)}
+    small_records.write_languages(root / "pairs", with_pairs, documents=range(90))
+    small_records.write_languages(root / "heldout_pairs", {**held_out, "fr+de": (8,)}, seed=7)
     return root
 
 
@@ -81,6 +84,8 @@ def test_what_is_read_of_a_language_follows_alpha_and_the_list(directories):
         ({"train": "unnamed", "phases__phase1__languages": "de"}, "have no de"),
         ({"train": "unnamed", "model__language_embeddings": 4}, "unnamed names no languages"),
         ({"model__language_embeddings": 2}, "language_embeddings is 2, for 3 languages"),
+        ({"train": "pairs", "model__window": 4}, "'window': 4.*leave out the records of de.fr"),
+        ({"train": "pairs", "model__left_to_right": True}, "attention is to see whole"),
         (
             {"model__language_embeddings": 4, "data__languages": ("de", "fr")},
             "records are in eo, but the model has embeddings of de, fr",
@@ -111,6 +116,50 @@ def test_rows_have_the_number_of_their_language_in_the_runs_order(directories, n
         for batch in job.data.evaluation_batches(name, batch_size=4, rows=None):
             assert (batch[records.LANGUAGE_FEATURE] == order.index(name)).all()
     assert job.data.abstract_batch(job.phases[0])[records.LANGUAGE_FEATURE].shape == (8,)
+
+
+def test_translations_have_the_language_and_position_of_each_token(directories):
+    changes = {"model__language_embeddings": 4, "data__languages": ("fr", "eo", "de")}
+    job = jobs.JOBS["pretraining"].open(
+        make_config(directories, "pairs", "heldout_pairs", **changes)
+    )
+    batch = next(job.data.train_batches(job.phases[0], start_step=0, rows=None))
+    is_pair = batch["record_positions"][:, :1] > 1  # behind two shards of de
+    is_second = batch["segment_ids"] == 1
+    assert 0 < is_pair.sum() < len(is_pair)
+    expected = np.where(is_pair & is_second, 0, 2)
+    np.testing.assert_array_equal(batch[records.LANGUAGE_FEATURE], expected)
+    np.testing.assert_array_equal(
+        batch[records.POSITIONS_FEATURE], np.where(is_second, np.arange(16) - 8, np.arange(16))
+    )
+    (heldout, *_) = job.data.evaluation_batches("fr+de", batch_size=4, rows=None)
+    np.testing.assert_array_equal(
+        heldout[records.LANGUAGE_FEATURE], np.where(heldout["segment_ids"] == 1, 2, 0)
+    )
+    shapes = job.data.abstract_batch(job.phases[0])
+    assert shapes.keys() == batch.keys() - {"record_positions"}
+    assert {shapes[name].shape for name in ("positions", "language")} == {(8, 16)}
+
+
+def test_the_mean_is_over_languages_not_over_translations(directories):
+    job = jobs.JOBS["pretraining"].open(make_config(directories, held_out="heldout_pairs"))
+    assert job.evaluation.sets == ("de", "fr", "fr+de")
+    assert job.evaluation.averaged == ("de", "fr") and job.evaluation.best_set == base.MEAN
+
+
+@pytest.mark.usefixtures("one_device", "quick_runs")
+@pytest.mark.parametrize("embeddings", [0, 2])
+def test_a_run_learns_from_translations_and_scores_them(directories, tmp_path, embeddings):
+    config = make_config(
+        directories, "pairs", "heldout_pairs", model__language_embeddings=embeddings
+    )
+    config.phases.phase1.languages = "de+fr=0.5, de"
+    config.evaluation.every_steps = 4
+    train.train(config, tmp_path / "run")
+    scores = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    by_set = [scores[f"eval/{name}/mlm_loss"] for name in ("fr", "de")]
+    assert math.isclose(scores["eval/mean/mlm_loss"], sum(by_set) / 2, rel_tol=1e-6)
+    assert np.isfinite(scores["eval/fr+de/mlm_loss"])
 
 
 @pytest.mark.usefixtures("one_device", "quick_runs")
