@@ -28,6 +28,7 @@ from data_pipelines import (
     exact,
     fast,
     language_builds,
+    segmenters,
     sources,
     tfds_metadata,
 )
@@ -132,6 +133,8 @@ def _records(
     figures = {**content.statistics, "text_files": text_files}
     if pipes := [unit for unit in units if unit.sha256]:
         figures["pipes"] = {"count": len(pipes), "bytes": sum(unit.bytes for unit in pipes)}
+    if options.stores_words:
+        figures["segmenter"] = segmenters.versions(options.segmenter)
     manifest = records.Manifest(
         tokenizer=loaded.describe(),
         max_seq_length=options.max_seq_length,

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import logging
 import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import metadata
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ from bertjax.data import japanese, tokenizer
 from data_pipelines import scripts
 
 BY_VOCABULARY = "vocabulary"  # its own rule, such as "##": no segmenter
+WORD_END = "\x1f"  # the separator of units, which is in no text that was read
 
 # The places in a text where a word, or what stands between words, begins.
 Starts = Iterable[int]
@@ -37,10 +40,11 @@ _CHARACTERS = regex.compile(
 
 
 class Segmenter(NamedTuple):
-    """How words are found, and the extra of bertjax that installs what finds them."""
+    """How words are found; the extra of bertjax for it, and the packages that decide the words."""
 
     open: Callable[[], Segment]
     extra: str = ""
+    packages: tuple[str, ...] = ()
 
 
 @functools.cache
@@ -57,6 +61,17 @@ def segmenter(name: str) -> Segment:
             f"the segmenter {name} needs {error.name}, which is not installed: "
             f"pip install 'bertjax[{SEGMENTERS[name].extra}]'"
         ) from error
+
+
+def versions(name: str) -> dict[str, str]:
+    """Returns the version of each package by which a segmenter finds words."""
+    return {package: metadata.version(package) for package in SEGMENTERS[name].packages}
+
+
+def marked(text: str, segment: Segment) -> str:
+    """Returns a text without white space, with WORD_END between its words."""
+    starts = sorted({0, *segment(text), len(text)})
+    return WORD_END.join(text[first:end] for first, end in itertools.pairwise(starts))
 
 
 def continuing(
@@ -134,8 +149,8 @@ def _placed(text: str, words: Iterable[str]) -> Iterator[int]:
 
 SEGMENTERS: dict[str, Segmenter] = {
     "characters": Segmenter(_characters),
-    "jieba": Segmenter(_jieba, "chinese"),
-    "fugashi": Segmenter(_fugashi, "japanese"),
-    "pythainlp": Segmenter(_pythainlp, "thai"),
-    "icu": Segmenter(_icu, "icu"),
+    "jieba": Segmenter(_jieba, "chinese", ("jieba",)),
+    "fugashi": Segmenter(_fugashi, "japanese", ("fugashi", "unidic-lite")),
+    "pythainlp": Segmenter(_pythainlp, "thai", ("pythainlp",)),
+    "icu": Segmenter(_icu, "icu", ("icu4py",)),
 }

@@ -38,6 +38,7 @@ from data_pipelines import (
     coverage,
     progress,
     scripts,
+    segmenters,
     sources,
     unit_counts,
     vocabulary_entries,
@@ -59,6 +60,7 @@ SAMPLE_CHARACTERS = 1_000_000  # of the first documents, which decide the automa
 SECONDS_SHOWN = 1.0  # between two looks at the clock
 
 MODEL_TYPES = ("unigram", "bpe")
+NO_SEGMENTER = "none"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +109,12 @@ class Options:
     keep_marks: bool = command_line.option(
         "byte_bpe: cut no word before its marks (vowel signs, tones), as GPT-2's rule does",
         default=False,
+    )
+    segmenter: str = command_line.option(
+        "sentencepiece: the words, where a script writes no spaces, over whose ends no piece "
+        "reaches, as --segmenter of data_pipelines.build",
+        choices=lambda: (NO_SEGMENTER, *segmenters.SEGMENTERS),
+        default=NO_SEGMENTER,
     )
     language_field: str = command_line.option(
         lambda: (
@@ -166,6 +174,7 @@ def train_vocabulary(
         return _extended(options)
     options = _with_kind(options)
     _check_special_tokens(options)
+    _check_segmenter(options)
     _check_normalization(options)
     if options.language_alpha < 0:
         raise ValueError(f"--language_alpha is {options.language_alpha}; it must be at least 0")
@@ -214,7 +223,7 @@ def _covered(
 
 def _check_rules_are_those_of_extended(options: Options) -> None:
     """Raises a ValueError if an option is given that says what the extended vocabulary says."""
-    names = ("kind", "model_type", "special_tokens", "normalization", "language")
+    names = ("kind", "model_type", "special_tokens", "normalization", "language", "segmenter")
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     changed = [
         f"--{name}"
@@ -455,6 +464,17 @@ def _check_special_tokens(options: Options) -> None:
         )
 
 
+def _check_segmenter(options: Options) -> None:
+    if options.segmenter != NO_SEGMENTER and options.kind != "sentencepiece":
+        raise ValueError(
+            f"--segmenter is {options.segmenter}, but words bound the pieces of a sentencepiece "
+            f"model alone, and the kind is {options.kind}: add --kind=sentencepiece, or leave it "
+            "out"
+        )
+    if options.segmenter != NO_SEGMENTER:
+        segmenters.segmenter(options.segmenter)
+
+
 def _check_normalization(options: Options) -> None:
     normalizations = TRAINERS[options.kind].normalizations
     if options.normalization not in normalizations:
@@ -490,11 +510,14 @@ def _word_splitter(options: Options) -> Callable[[str], Iterable[str]]:
 
 def _unit_splitter(options: Options) -> Callable[[str], Iterable[str]]:
     whole = _of_tokenizer(options.rules)
+    has_words = options.segmenter != NO_SEGMENTER
+    segment = segmenters.segmenter(options.segmenter) if has_words else None
 
     def split(chunk: str) -> Iterator[str]:
         folded = _composed(sentence_piece.fold(chunk, **whole), options).strip()
         for first in range(0, len(folded), vocabulary_entries.MAX_UNIT_CHARACTERS):
-            yield folded[first : first + vocabulary_entries.MAX_UNIT_CHARACTERS]
+            unit = folded[first : first + vocabulary_entries.MAX_UNIT_CHARACTERS]
+            yield segmenters.marked(unit, segment) if segment else unit
 
     return split
 

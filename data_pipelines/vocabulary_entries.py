@@ -13,6 +13,7 @@ import sentencepiece
 import tokenizers
 
 from bertjax.data import byte_bpe, normalization, sentence_piece, wordpiece
+from data_pipelines import segmenters
 
 SPECIALS = (wordpiece.PAD, wordpiece.UNK, wordpiece.CLS, wordpiece.SEP, wordpiece.MASK)
 # Characters beyond the thousand most frequent, and beyond those that this share of the text
@@ -80,13 +81,14 @@ def sentencepiece_model(
 
     The special tokens have the ids and names of a WordPiece vocabulary made here, or those of a
     family: `ids` is BERT or a key of sentence_piece.PIECES. By the released rule the model
-    normalizes the text itself; by any other it leaves it as it is.
+    normalizes the text itself; by any other it leaves it as it is. No piece holds WORD_END.
 
     Raises:
       ValueError: if sentencepiece cannot make a model of them.
     """
     pieces = sentence_piece.PIECES.get(ids)
     characters = _character_counts(unit_counts)
+    has_words = characters.pop(segmenters.WORD_END, 0) > 0
     covered = sum(characters[character] for character in _alphabet(characters))
     written = io.BytesIO()
     try:
@@ -106,6 +108,7 @@ def sentencepiece_model(
             max_sentence_length=8 * MAX_UNIT_CHARACTERS,
             num_threads=SENTENCEPIECE_THREADS,
             minloglevel=2,
+            **({"pretokenization_delimiter": segmenters.WORD_END} if has_words else {}),
             **({} if pieces else _BERT_PIECES),
         )
     except RuntimeError as error:

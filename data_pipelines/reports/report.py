@@ -87,8 +87,16 @@ def _record_rows(manifest: records.Manifest) -> list[tuple[str, str]]:
         ("masks", masks if manifest.has_static_masks else "drawn while training"),
         ("pairs", f"{manifest.pair_objective} ({' or '.join(labels)})" if labels else "none"),
         ("vocabulary", f"{described['vocab_size']:,} entries, {described['kind']}{casing}"),
+        *_segmenter_rows(manifest),
         *_split_rows(manifest.arguments, manifest.statistics.get("pipes", {})),
     ]
+
+
+def _segmenter_rows(manifest: records.Manifest) -> list[tuple[str, str]]:
+    if (versions := manifest.statistics.get("segmenter")) is None:
+        return []
+    packages = ", ".join(" ".join(it) for it in versions.items())
+    return [("segmenter", f"{manifest.arguments['segmenter']} ({packages or 'by rule'})")]
 
 
 def _language_rows(manifest: records.Manifest) -> list[tuple[str, str]]:

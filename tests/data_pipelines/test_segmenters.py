@@ -1,3 +1,4 @@
+import importlib.metadata
 import itertools
 import pathlib
 import sys
@@ -9,8 +10,9 @@ import pytest
 from bertjax import config as config_lib
 from bertjax.data import records, streams, tokenizer
 from bertjax.jobs import pretraining_data
-from data_pipelines import build, segmenters
+from data_pipelines import build, segmenters, train_vocabulary
 from data_pipelines.options import Options, checked
+from data_pipelines.reports import report
 
 CHINESE = "我来到北京清华大学，hello world。"
 THAI = "ภาษาไทยง่ายนิดเดียว hello"
@@ -143,3 +145,39 @@ def test_a_segmenter_changes_no_token(corpus):
     ):
         assert one.keys() == other.keys()
         assert all((one[name] == other[name]).all() for name in one)
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_no_piece_of_a_vocabulary_reaches_over_the_end_of_a_word(corpus, model_type):
+    trained = {}
+    for segmenter in ("none", "firsts"):
+        options = train_vocabulary.Options(
+            **{"input": str(corpus / "zh.txt"), "output": str(corpus / model_type / segmenter)},
+            **{"kind": "sentencepiece", "model_type": model_type, "size": 120},
+            segmenter=segmenter,
+        )
+        trained[segmenter], _, _ = train_vocabulary.train_vocabulary(options)
+
+    def crossing(name):
+        pieces = (piece.removeprefix("▁") for piece in trained[name].vocabulary)
+        return [it for it in pieces if any(PLACES.get(one, ("", 1))[1] == 0 for one in it[1:])]
+
+    assert crossing("none") and not crossing("firsts")
+    text = (corpus / "zh.txt").read_text().split()[0]
+    known = trained["firsts"]
+    assert "".join(known.surface(it) for it in known.encode(text)).replace("▁", "") == text
+
+
+def test_a_segmenter_of_another_kind_of_vocabulary_is_refused(corpus):
+    options = train_vocabulary.Options(
+        input=str(corpus / "zh.txt"), output=str(corpus / "v"), segmenter="characters"
+    )
+    with pytest.raises(ValueError, match="--segmenter is characters, but .* the kind is wordpiece"):
+        train_vocabulary.train_vocabulary(options)
+
+
+def test_records_tell_the_version_of_what_found_the_words(corpus):
+    jieba = importlib.metadata.version("jieba")
+    record_set = built(corpus, mask="none", segmenter="jieba")
+    assert record_set.manifest.statistics["segmenter"] == {"jieba": jieba}
+    assert ("segmenter", f"jieba (jieba {jieba})") in report.groups(record_set.manifest)[0][1]
