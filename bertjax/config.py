@@ -197,6 +197,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.eval_file = ""  # "": no evaluation, or eval_files
     finetuning.eval_files = ""  # several: NAME=FILE, commas between them; the first selects
     finetuning.test_file = ""  # "": no predictions
+    finetuning.language = ""  # of files but eval_files, with embeddings of languages
     finetuning.text_column = "text"  # table
     finetuning.second_text_column = ""  # table; "": one text a row
     finetuning.label_column = "label"  # table; A,B,C: one of 0 and 1 for each of several labels
@@ -333,6 +334,7 @@ def _evaluation() -> ml_collections.ConfigDict:
     evaluation.max_batches = 0  # pretraining: batches of an evaluation at most; 0: all
     evaluation.pairs_file = ""  # pretraining: minimal pairs such as BLiMP's, a set of their own
     evaluation.pairs_per_paradigm = 0  # the most pairs of each; 0: all
+    evaluation.pairs_language = ""  # of pairs_file, for a model with embeddings of languages
     return evaluation
 
 

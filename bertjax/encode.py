@@ -198,6 +198,7 @@ def main(argv: list[str]) -> None:
             "--output=DIRECTORY, or to a file with > features.npz"
         )
     model = inference.load(options.checkpoint, step=options.step)
+    model = inference.in_language(model, options.language)
     if options.output:
         _write_directory(model, options)
         return

@@ -77,12 +77,14 @@ def evaluate_checkpoint(
     batch_size: int,
     step: str | int = "newest",
     chance: bool = False,
+    language: str = "",
 ) -> dict[str, Any]:
     """Returns the scores of a checkpoint's model on `data`, the step and the number of examples.
 
     `data` is a path, or the files of a finetuned model by name: NAME=FILE,NAME=FILE. With several
     evaluation sets, such as MNLI's two, a score is "set/score"; those of named files have means,
-    "mean/score". `chance` adds `chance_levels` on records.
+    "mean/score". `chance` adds `chance_levels` on records. `language` is that of one file, "" the
+    language that the model was finetuned in.
 
     Raises:
       FileNotFoundError: if there is no checkpoint, no manifest or no file.
@@ -91,7 +93,7 @@ def evaluate_checkpoint(
     mesh = inference.all_devices()
     saved = reader.read(workdir, step=step, mesh=mesh)
     saved.config.finetuning.lora_rank = 0  # merged
-    job = jobs.evaluating(saved, data)
+    job = jobs.evaluating(saved, data, language)
     batch_size = -(-batch_size // mesh.size) * mesh.size
     graphdef, shapes = tasks.abstract_model(job.task)
     params = _task_params(saved, shapes)
@@ -141,6 +143,7 @@ def evaluate_pairs(
     batch_size: int,
     step: str | int = "newest",
     masking: str = "token",
+    language: str = "",
 ) -> dict[str, Any]:
     """Returns how often a pretrained model scores the good sentence of a pair higher.
 
@@ -151,10 +154,10 @@ def evaluate_pairs(
     Raises:
       FileNotFoundError: if there is no checkpoint or no such file.
       ValueError: if the file holds something else, or a sentence is too long for the model; as
-        `likelihood.scores`.
+        `inference.in_language` and `likelihood.scores`.
     """
     pair_list = minimal_pairs.read_pairs(pairs)
-    model = inference.load(workdir, step=step)
+    model = inference.in_language(inference.load(workdir, step=step), language)
     sentences = (sentence for pair in pair_list for sentence in (pair.good, pair.bad))
     log_likelihoods = []
     scores = likelihood.scores(model, sentences, masking=masking, batch_size=batch_size)
@@ -185,31 +188,44 @@ def evaluate_pairs(
 
 
 def evaluate_parallel(
-    workdir: epath.PathLike, paths: str, *, batch_size: int, step: str | int = "newest"
+    workdir: epath.PathLike,
+    paths: str,
+    *,
+    batch_size: int,
+    step: str | int = "newest",
+    language: str = "",
 ) -> dict[str, Any]:
     """Returns how often the nearest vector is the translation's, for each layer and both ways.
 
     Vectors are means of the tokens, without a prompt; longer texts than the model reads are cut.
     `source_to_target` and `target_to_source` are P@1 by cosine at `layer`, the one after the middle
     (7 of 12), and `by_layer` has all, with 0 for the embeddings: cosine and margin, both ways.
+    `language` names both for a model with embeddings of languages, "fr,en".
 
     Source: XTREME (Hu et al. 2020), scripts/run_tatoeba.sh.
 
     Raises:
       FileNotFoundError: if there is no checkpoint or no such file.
-      ValueError: as `parallel_texts.read`, or if a vector is not finite.
+      ValueError: as `parallel_texts.read`, for other than two languages, or if a vector is not
+        finite.
     """
+    names = language.split(",") if language else ["", ""]
+    if len(names) != 2:
+        raise ValueError(
+            f"--language is {language!r}, but --parallel reads two languages: give SOURCE,TARGET"
+        )
     texts = parallel_texts.read(paths)
     model = inference.load(workdir, step=step)
+    models = [inference.in_language(model, name.strip()) for name in names]
     asked = {"pooling": "mean", "normalize": False, "prompt": "", "dims": 0, "truncate": True}
     options = encoding.options_for(model, layers="all", **asked)
     vectors = []
-    for side in texts:
+    for of_side, side in zip(models, texts, strict=True):
         counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)
         tokens = encoding.tokenize(model, side, options)
         tokens.count_unknown(counted)
         counted.warn(f"the texts of {paths}")
-        found = encoding.vectors(model, tokens, options, batch_size=batch_size)
+        found = encoding.vectors(of_side, tokens, options, batch_size=batch_size)
         depth = len(model.module().encoder.uses)
         vectors.append(np.split(found, depth + 1, axis=1))
     by_layer = {}
@@ -263,7 +279,8 @@ def main(argv: list[str]) -> None:
         raise ValueError("give one of --data (records or a labelled file), --pairs and --parallel")
     if options.masking and options.pairs is None:
         raise ValueError(f"--masking={options.masking} is for --pairs; leave it out")
-    shared = {"batch_size": options.batch_size, "step": options.step}
+    names = ("batch_size", "step", "language")
+    shared: dict[str, Any] = {name: options[name].value for name in names}
     if options.pairs is not None:
         shared["masking"] = options.masking or "token"
         scores = evaluate_pairs(options.checkpoint, options.pairs, **shared)

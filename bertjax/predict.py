@@ -27,6 +27,7 @@ from bertjax.cli import command_line, program_flags
 from bertjax.data import (
     delimiters,
     json_text,
+    languages,
     padding,
     tables,
     text_encodings,
@@ -85,6 +86,7 @@ def predict(
         answers: Iterator[kinds.Prediction] = iter(())
         if features is not None:
             rows = batches.evaluation_batches(features, batch_size=batch_size, buckets=buckets)
+            rows = (languages.with_language(batch, model.language) for batch in rows)
             shared = {"mesh": mesh, "global_batch_size": batch_size}
             with jax.set_mesh(mesh):
                 outputs = prediction.predict(step, model.params, rows, **shared)
@@ -221,6 +223,7 @@ def main(argv: list[str]) -> None:
     if fault := text_encodings.fault(options.encoding):
         raise ValueError(f"--encoding {fault}")
     model = inference.load_finetuned(options.checkpoint, step=options.step)
+    model = inference.in_language(model, options.language)
     if options.null_threshold is not None:
         model = _with_threshold(model, options.null_threshold)
     given = text_encodings.as_utf8(sys.stdin.buffer, options.encoding, "standard input")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -48,6 +48,7 @@ class Description:
 
     `is_regression` says that a classifier gives numbers, not classes, as that of one label, and
     `is_multi_label` that any number of its labels may be right; `pooling` is what it reads.
+    `languages` are the names of those that have embeddings, in their order.
     """
 
     family: base.Family
@@ -57,6 +58,7 @@ class Description:
     is_regression: bool = False
     is_multi_label: bool = False
     pooling: str = "cls"
+    languages: tuple[str, ...] = ()
 
     @property
     def head(self) -> str | None:
@@ -117,6 +119,7 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
     except ValueError as error:
         faults.append(str(error))
     labels = _labels(fields, faults)
+    languages = _languages(fields, family, encoder.language_embeddings, faults)
     architectures = fields.get("architectures") or ()
     is_list = isinstance(architectures, list | tuple)
     if not is_list or not all(isinstance(name, str) for name in architectures):
@@ -132,7 +135,14 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
     is_number = len(labels) == 1 or fields.get("problem_type") == REGRESSION
     is_regression = is_number and not is_multi_label
     return Description(
-        family, encoder, tuple(architectures), labels, is_regression, is_multi_label, pooling
+        family,
+        encoder,
+        tuple(architectures),
+        labels,
+        is_regression,
+        is_multi_label,
+        pooling,
+        languages,
     )
 
 
@@ -143,6 +153,7 @@ def to_json(
     head: str,
     labels: Mapping[int, str] | None = None,
     pooling: str = "cls",
+    languages: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns the fields of the config.json of a model with this head; undoes `parse_config`.
 
@@ -166,6 +177,7 @@ def to_json(
     fields |= {
         **family.stated,
         **family.restated(config),
+        **_language_fields(family, languages),
         "architectures": [family.architectures[head]],
         "model_type": family.model_type,
     }
@@ -222,6 +234,40 @@ def _labels(fields: Mapping[str, Any], faults: list[str]) -> dict[int, str]:
         else:
             faults.append(f"id2label is {names!r}; {rule}")
     return dict(sorted(labels.items()))
+
+
+def _languages(
+    fields: Mapping[str, Any], family: base.Family, embeddings: int, faults: list[str]
+) -> tuple[str, ...]:
+    """Returns the names of the languages with embeddings, in their order; () without names."""
+    given = {name: fields[name] for name in family.languages if fields.get(name)}
+    if not given or not embeddings:
+        return ()
+    by_name, by_number = (given.get(name) for name in family.languages)
+    try:
+        numbers = by_name or {name: int(number) for number, name in by_number.items()}
+        names = tuple(sorted(numbers, key=numbers.__getitem__))
+        written = _language_fields(family, names)
+        is_right = all(written[name] == table for name, table in given.items())
+    except (AttributeError, TypeError, ValueError):
+        names, is_right = (), False
+    if is_right and len(names) <= embeddings and all(isinstance(name, str) for name in names):
+        return names
+    faults.append(
+        f"{' and '.join(f'{name} {table!r:.100}' for name, table in given.items())} must give each "
+        f"of at most {embeddings} languages one number, from 0 on"
+    )
+    return ()
+
+
+def _language_fields(family: base.Family, names: Sequence[str]) -> dict[str, Any]:
+    if not names or not family.languages:
+        return {}
+    by_name, by_number = family.languages
+    return {
+        by_name: {name: number for number, name in enumerate(names)},
+        by_number: {str(number): name for number, name in enumerate(names)},
+    }
 
 
 def _activation(fields: Mapping[str, Any], source: str) -> str:

@@ -103,6 +103,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         model_type=family.model_type,
         pooling=description.pooling if head == "sequence_classification" else "cls",
         sentence=sentence,
+        languages=description.languages,
     )
 
 
@@ -118,7 +119,7 @@ def describe(path: epath.PathLike) -> pretrained.Description:
     description = huggingface_config.read_config(directory)
     _weights_file(path)
     vocabulary = huggingface_tokenizer.read_tokenizer(directory, description.family.tokenizer)
-    return pretrained.Description(description.encoder, vocabulary, str(path))
+    return pretrained.Description(description.encoder, vocabulary, str(path), description.languages)
 
 
 def read_sentence_vectors(path: epath.PathLike) -> sentence_vectors.SentenceVectors | None:

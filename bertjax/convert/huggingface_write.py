@@ -34,7 +34,12 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     directory = epath.Path(directory)
     family, head, sizes = weights.family, weights.head, weights.config
     config = huggingface_config.to_json(
-        sizes, family, head=head, labels=weights.labels, pooling=weights.pooling
+        sizes,
+        family,
+        head=head,
+        labels=weights.labels,
+        pooling=weights.pooling,
+        languages=weights.languages,
     )
     table = names.in_a_row(names.of_head(family.tensors, head), sizes.inner_group_num)
 

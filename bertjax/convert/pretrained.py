@@ -63,6 +63,7 @@ class Description:
     config: models.EncoderConfig
     vocabulary: tokenizer.Tokenizer | None
     source: str
+    languages: tuple[str, ...] = ()
 
     def __post_init__(self):
         tokenizer.check_table(self.vocabulary, self.config.vocab_size, self.source)
@@ -86,6 +87,7 @@ class Pretrained:
     `generator`: the encoder of a discriminator's generator, if its parameters are under
       `generator`.
     `sentence`: how a model for sentence embeddings makes its vectors; it has no head.
+    `languages`: names of the languages that it has embeddings of, in their order; () if unknown.
 
     Raises:
       ValueError: if the vocabulary has entries that have no row in the embedding table, or its
@@ -106,6 +108,7 @@ class Pretrained:
     pooling: str = "cls"
     generator: models.EncoderConfig | None = None
     sentence: sentence_vectors.SentenceVectors | None = None
+    languages: tuple[str, ...] = ()
 
     def __post_init__(self):
         tokenizer.check_table(self.vocabulary, self.config.vocab_size, self.source)

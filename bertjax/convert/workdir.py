@@ -45,7 +45,8 @@ def describe(path: epath.PathLike) -> pretrained.Description:
     if description is None:
         raise FileNotFoundError(f"{epath.Path(path)} holds no checkpoint that can be read")
     sizes = encoder.EncoderConfig(**description.config.model)
-    return pretrained.Description(sizes, description.vocabulary, _source(description))
+    named = tuple(description.config.data.languages)
+    return pretrained.Description(sizes, description.vocabulary, _source(description), named)
 
 
 def read_sentence_vectors(path: epath.PathLike) -> sentence_vectors.SentenceVectors | None:
@@ -79,6 +80,7 @@ def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
         source=_source(workdir),
         generator=generator,
         sentence=sentence,
+        languages=tuple(workdir.config.data.languages),
         model_type=workdir.meta.get("converted", {}).get("model_type", ""),
         **fields,
     )
@@ -172,6 +174,7 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
         {name: getattr(weights.config, name) for name in config.model if name != "dtype"}
     )
     config.model.dtype = "float32"
+    config.data.languages = weights.languages
     config.pretraining.pair_loss = PAIR_LOSSES.get(weights.head, "none")
     if weights.head == "replaced_tokens":
         config.pretraining.objective = "replaced_tokens"

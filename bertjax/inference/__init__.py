@@ -6,6 +6,7 @@ from bertjax.inference.saved_model import (
     TrainedModel,
     all_devices,
     define_flags,
+    in_language,
     load,
     load_finetuned,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "all_devices",
     "check_numbers",
     "define_flags",
+    "in_language",
     "load",
     "load_finetuned",
     "single_segment_batch",

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from bertjax.data import padding, sentence_rows, unknown_tokens
+from bertjax.data import languages, padding, sentence_rows, unknown_tokens
 from bertjax.devices import sharding
 from bertjax.inference import rows, saved_model
 from bertjax.models import parameters
@@ -127,6 +127,7 @@ def _sums(
             # A short last batch is filled up, so that no further program is compiled.
             in_batch, shape = [row for _, row in part], {"size": batch_size, "length": length}
             batch = sentence_rows.batch(in_batch, model.vocabulary, **shape)
+            batch = languages.with_language(batch, model.language)
             on_devices = sharding.to_devices(batch, model.mesh, batch_size)
             predictions = _predictions(task, model.graphdef, model.params, on_devices)
             terms = np.asarray(predictions["log_likelihood"], np.float64)[: len(part)]

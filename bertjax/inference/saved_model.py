@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import ml_collections
@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from bertjax import jobs
 from bertjax.convert import formats
 from bertjax.convert import workdir as convert_workdir
-from bertjax.data import json_text, tokenizer
+from bertjax.data import json_text, languages, tokenizer
 from bertjax.devices import sharding
 from bertjax.finetuning import base as kinds
 from bertjax.jobs import finetuning as finetuning_job
@@ -45,6 +45,8 @@ class TrainedModel:
     task: the pretraining task; None for an encoder alone
     trained_length: number of positions that were trained; None if it is unknown
     sentence: how a model for sentence embeddings makes its vectors; None for all others
+    languages: names of the languages that it has embeddings of, in their order
+    language: number of the language of the texts; None: none was chosen (`in_language`)
     source, step: where it was read
     """
 
@@ -56,6 +58,8 @@ class TrainedModel:
     task: tasks_base.Task | None = None
     trained_length: int | None = None
     sentence: sentence_vectors.SentenceVectors | None = None
+    languages: tuple[str, ...] = ()
+    language: int | None = None
     source: str = ""
     step: int = 0
 
@@ -81,6 +85,7 @@ class FinetunedModel:
     options: config.finetuning, with the labels of the training files
     tuned: numbers tuned by evaluation, by the names of the options that they replace
     is_imported: whether another program finetuned it
+    languages, language: as those of a TrainedModel; at first the language that it was finetuned in
     """
 
     kind: kinds.FinetuningKind
@@ -92,6 +97,23 @@ class FinetunedModel:
     tuned: Mapping[str, float]
     mesh: Mesh
     is_imported: bool = False
+    languages: tuple[str, ...] = ()
+    language: int | None = None
+
+
+Model = TypeVar("Model", TrainedModel, FinetunedModel)
+
+
+def in_language(model: Model, name: str) -> Model:
+    """Returns the model for texts in a language; "" is the one that it was finetuned in.
+
+    Raises:
+      ValueError: as `languages.number_of`.
+    """
+    if not name and model.language is not None:
+        return model
+    number = languages.number_of(name, model.languages, "--language")
+    return dataclasses.replace(model, language=number)
 
 
 def load(
@@ -138,6 +160,7 @@ def load(
         task=task,
         trained_length=trained_positions.number(saved),
         sentence=sentence,
+        languages=_languages(saved.config),
         source=str(saved.directory),
         step=saved.step,
     )
@@ -179,6 +202,7 @@ def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> Fi
     config.finetuning.lora_rank = 0  # merged
     task = kind.task(encoder.EncoderConfig(**config.model), config.finetuning)
     graphdef, shapes = tasks_base.abstract_model(task)
+    known, name = _languages(config), config.finetuning.language
     return FinetunedModel(
         kind=kind,
         task=task,
@@ -190,7 +214,13 @@ def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> Fi
         tuned=saved.meta.get("tuned", {}),  # converted weights have none
         mesh=all_devices(),
         is_imported=config.task != "finetuning",
+        languages=known,
+        language=known.index(name) if name else None,
     )
+
+
+def _languages(config: ml_collections.ConfigDict) -> tuple[str, ...]:
+    return languages.names_of(config.model.language_embeddings, config.data.languages)
 
 
 def all_devices() -> Mesh:
@@ -199,9 +229,14 @@ def all_devices() -> Mesh:
 
 
 def define_flags(checkpoint_help: str) -> None:
-    """Defines --checkpoint and --step, the flags of all programs that use a model."""
+    """Defines the flags of all programs that use a model."""
     flags.DEFINE_string("checkpoint", None, checkpoint_help, required=True)
     flags.DEFINE_string("step", "newest", "Which checkpoint: newest, best, or the number of one.")
+    flags.DEFINE_string(
+        "language", "",
+        "Name of the language of the texts, for a model with embeddings of languages; by default "
+        "the one that it was finetuned in.",
+    )  # fmt: skip
 
 
 def _trainings(workdir: epath.Path) -> list[str]:

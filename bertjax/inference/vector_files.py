@@ -192,6 +192,7 @@ def write(
     identity = {
         "model_sha256": model.sha256(),
         "vocabulary_sha256": model.vocabulary.describe()["sha256"],
+        "language": None if model.language is None else model.languages[model.language],
         "options": dataclasses.asdict(options),
         "similarity": model.sentence.similarity if model.sentence else "cosine",
         "inputs": inputs,

@@ -51,19 +51,23 @@ class Attention(NamedTuple):
 class Model:
     """The model of a checkpoint: `step` is "newest", "best" or the number of one.
 
-    Parameters are read when the first method needs them.
+    Parameters are read when the first method needs them. `language` names the language of the texts
+    for a model with embeddings of languages.
     """
 
     workdir: epath.Path
     step: str | int = "newest"
 
-    def fill_mask(self, text: str, *, num_candidates: int = 5) -> list[list[dict[str, Any]]]:
+    def fill_mask(
+        self, text: str, *, num_candidates: int = 5, language: str = ""
+    ) -> list[list[dict[str, Any]]]:
         """Returns, for each [MASK] of the text, its best tokens with probabilities, best first.
 
         Raises:
           ValueError: as `fill_mask.fill_mask`.
         """
         model = self._encoder if self._encoder.fills_masks else self._generator
+        model = inference.in_language(model, language)
         return fill_mask.fill_mask(model, text, num_candidates=num_candidates)
 
     def encode(
@@ -77,6 +81,7 @@ class Model:
         dims: int | None = None,
         truncate: bool = False,
         batch_size: int = 32,
+        language: str = "",
     ) -> dict[str, np.ndarray]:
         """Returns `features` of the texts, a row each, and their `lengths` in tokens.
 
@@ -88,7 +93,7 @@ class Model:
         if isinstance(texts, str):
             raise ValueError(f"texts is {texts!r:.60}; give a list of texts, [{texts!r:.40}]")
         return encode.encode(
-            self._encoder,
+            inference.in_language(self._encoder, language),
             texts,
             layers=layers,
             pooling=pooling,
@@ -100,7 +105,7 @@ class Model:
         )
 
     def predict(
-        self, records: Iterable[Mapping[str, Any]], *, batch_size: int = 32
+        self, records: Iterable[Mapping[str, Any]], *, batch_size: int = 32, language: str = ""
     ) -> list[dict[str, Any]]:
         """Returns the finetuned model's answer to each record, such as {"text": ...}.
 
@@ -109,10 +114,16 @@ class Model:
         """
         if isinstance(records, Mapping | str):
             raise ValueError(f"records is {records!r:.60}; give a list of objects, [{{...}}]")
-        return list(predict.predict(self._finetuned, records, batch_size=batch_size))
+        model = inference.in_language(self._finetuned, language)
+        return list(predict.predict(model, records, batch_size=batch_size))
 
     def score(
-        self, texts: Sequence[str], *, masking: str = "token", batch_size: int = 64
+        self,
+        texts: Sequence[str],
+        *,
+        masking: str = "token",
+        batch_size: int = 64,
+        language: str = "",
     ) -> list[likelihood.Score | likelihood.NoScore]:
         """Returns the pseudo-log-likelihood of each text.
 
@@ -121,30 +132,32 @@ class Model:
         """
         if isinstance(texts, str):
             raise ValueError(f"texts is {texts!r:.60}; give a list of texts, [{texts!r:.40}]")
-        return list(likelihood.scores(self._encoder, texts, masking=masking, batch_size=batch_size))
+        model = inference.in_language(self._encoder, language)
+        return list(likelihood.scores(model, texts, masking=masking, batch_size=batch_size))
 
-    def attention(self, text: str) -> Attention:
+    def attention(self, text: str, *, language: str = "") -> Attention:
         """Returns the attention weights of each head of each layer, for `pictures.attention_heads`.
 
         Raises:
           ValueError: if the text is longer than the model reads.
         """
-        model = self._encoder
+        model = inference.in_language(self._encoder, language)
         ids = model.vocabulary.encode_with_masks(text)
         batch = inference.single_segment_batch([ids], model, unit=1)
         weights = model.module().encoder.attention_weights(jax.tree.map(jnp.asarray, batch))
         tokens = tuple(model.vocabulary.token(number) for number in batch["input_ids"][0].tolist())
         return Attention(tokens, np.concatenate([np.asarray(layer) for layer in weights]))
 
-    def evaluate(self, data: epath.PathLike, *, batch_size: int = 64) -> dict[str, Any]:
+    def evaluate(
+        self, data: epath.PathLike, *, batch_size: int = 64, language: str = ""
+    ) -> dict[str, Any]:
         """Returns the scores on a record directory, or on labelled files for a finetuned model.
 
         Raises:
           FileNotFoundError, ValueError: as `evaluate.evaluate_checkpoint`.
         """
-        return evaluate.evaluate_checkpoint(
-            self.workdir, str(data), batch_size=batch_size, step=self.step, chance=True
-        )
+        shared = {"batch_size": batch_size, "step": self.step, "language": language}
+        return evaluate.evaluate_checkpoint(self.workdir, str(data), chance=True, **shared)
 
     @functools.cached_property
     def _encoder(self) -> inference.TrainedModel:

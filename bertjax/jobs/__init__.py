@@ -40,24 +40,27 @@ class JobKind:
 
     `open` takes a config and, optionally, the workdirs that may hold the run already; `task` takes
     the config of a checkpoint; `outline` makes a job of shapes, to be planned; `evaluating` makes
-    the job of a trained model whose evaluation sets are at a path: records, or labelled files.
+    the job of a trained model whose evaluation sets are at a path: records, or labelled files in a
+    language.
     `with_config` makes an open job with another config and the same data.
     """
 
     open: Callable[..., Job]
     task: Callable[[ml_collections.ConfigDict], tasks.Task]
     outline: Callable[[ml_collections.ConfigDict], Job]
-    evaluating: Callable[[reader.Workdir, str], Job]
+    evaluating: Callable[[reader.Workdir, str, str], Job]
     with_config: Callable[[Job, ml_collections.ConfigDict], Job]
 
 
-def evaluating(trained: reader.Workdir, data: str) -> Job:
+def evaluating(trained: reader.Workdir, data: str, language: str = "") -> Job:
     """Returns the job of a model that is evaluated on `data`.
 
-    `data` is labelled files if the model has a task head, records otherwise.
+    `data` is labelled files if the model has a task head, records otherwise. `language` is that of
+    a labelled file, for a model with embeddings of languages; "": as it was finetuned.
     """
     is_finetuned = finetuning.kind_of(trained) is not None
-    return JOBS["finetuning" if is_finetuned else trained.config.task].evaluating(trained, data)
+    kind = JOBS["finetuning" if is_finetuned else trained.config.task]
+    return kind.evaluating(trained, data, language)
 
 
 def in_phase(job: Job, phase: Phase) -> Job:

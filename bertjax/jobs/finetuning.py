@@ -21,7 +21,7 @@ from etils import epath
 from bertjax import config as config_lib
 from bertjax import finetuning
 from bertjax.convert import formats
-from bertjax.data import directories, mixtures, padding, unknown_tokens
+from bertjax.data import directories, languages, mixtures, padding, records, unknown_tokens
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import (
@@ -131,7 +131,7 @@ class FinetuningData:
     def train_batches(
         self, phase: lengths.Phase, *, start_step: int, rows: range | None
     ) -> base.Batches:
-        return batches.train_batches(
+        of_set = batches.train_batches(
             self._reader().features(kinds.TRAIN),
             global_batch_size=phase.global_batch_size,
             seed=self.config.seed,
@@ -139,15 +139,21 @@ class FinetuningData:
             buckets=self.buckets,
             rows=rows,
         )
+        return self._with_language(of_set, kinds.TRAIN)
 
     def evaluation_batches(self, name: str, *, batch_size: int, rows: range | None) -> base.Batches:
         data = self._reader()
         known = (*data.evaluation_sets, *data.test_sets)
         if name not in known:
             raise ValueError(f"the set is {name!r}; known are {', '.join(known) or 'none'}")
-        return batches.evaluation_batches(
+        of_set = batches.evaluation_batches(
             data.features(name), batch_size=batch_size, buckets=self.buckets, rows=rows
         )
+        return self._with_language(of_set, name)
+
+    def _with_language(self, of_set: base.Batches, name: str) -> base.Batches:
+        number = language_of(self.config, name)
+        return (languages.with_language(batch, number) for batch in of_set)
 
     def num_train_examples(self, phase: lengths.Phase) -> int | None:
         return self.reader.features(kinds.TRAIN).epoch_size if self.reader else None
@@ -161,7 +167,10 @@ class FinetuningData:
 
     def abstract_batch(self, phase: lengths.Phase) -> dict[str, jax.ShapeDtypeStruct]:
         task = finetuning.head_task(self.config)
-        return task.batch_shapes(phase.global_batch_size, phase.max_seq_length)
+        shapes = task.batch_shapes(phase.global_batch_size, phase.max_seq_length)
+        if self.config.model.language_embeddings:
+            shapes[records.LANGUAGE_FEATURE] = shapes["input_ids"]
+        return shapes
 
     def token_mask(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         return batch["input_mask"]
@@ -204,7 +213,7 @@ def open_job(
         positions, or a file is not as it must be.
     """
     config = config.copy_and_resolve_references()
-    sizes, vocabulary = _found(config, workdirs)
+    sizes, vocabulary, config.data.languages = _found(config, workdirs)
     config.model.update(
         {name: sizes[name] for name in config.model if name not in base.OWN_MODEL_OPTIONS}
     )
@@ -214,6 +223,8 @@ def open_job(
     data = scorer.reader
     if missing := list(data.missing()):
         raise ValueError("; ".join(missing))
+    for name in (kinds.TRAIN, *data.evaluation_sets):
+        language_of(config, name)
     training = data.features(kinds.TRAIN)
     _check_order(config)
     unknown_tokens.of_rows(training.tokens["input_ids"], vocabulary).warn("Training set")
@@ -230,6 +241,26 @@ def open_job(
         len(training), options.num_epochs, ", ".join(options.labels) or "none",
     )  # fmt: skip
     return _job(config, vocabulary, scorer, _read_teacher(config, vocabulary))
+
+
+def language_of(
+    config: ml_collections.ConfigDict,
+    name: str,
+    options: tuple[str, str] = ("config.finetuning.language", evaluation_files.OPTION),
+) -> int | None:
+    """Returns the number of the language of a set, None if the model has no embeddings of any.
+
+    A file of eval_files is in the language that it is named after. `options` are what name the
+    languages, that of single files first.
+
+    Raises:
+      ValueError: as `languages.number_of`.
+    """
+    known = languages.names_of(config.model.language_embeddings, config.data.languages)
+    of_file, of_named = options
+    if known and name in evaluation_files.named(config.finetuning.eval_files):
+        return languages.number_of(name, known, f"a name in {of_named}")
+    return languages.number_of(config.finetuning.language, known, of_file)
 
 
 def _read_evaluation_sets(data: kinds.Reader) -> None:
@@ -277,12 +308,14 @@ def kind_of(trained: reader.Workdir) -> kinds.FinetuningKind | None:
     return kind
 
 
-def evaluating(trained: reader.Workdir, data: str) -> base.Job:
+def evaluating(trained: reader.Workdir, data: str, language: str = "") -> base.Job:
     """Returns the job of a finetuned model that is evaluated on the labelled files at `data`.
+
+    `language` is that of one file, "": the one that the model was finetuned in.
 
     Raises:
       FileNotFoundError: if there are none, or the workdir holds no vocabulary.
-      ValueError: if they are not as they must be.
+      ValueError: if they are not as they must be, or their languages are not those of the model.
     """
     config, vocabulary = trained.config, trained.needed_vocabulary()
     kind = kind_of(trained)
@@ -291,7 +324,15 @@ def evaluating(trained: reader.Workdir, data: str) -> base.Job:
             f"{trained.directory} holds a model that was not finetuned: finetune it with "
             f"--config.init_from={trained.directory}"
         )
-    return _job(config, vocabulary, _scorer_of(data, kind, config.finetuning, vocabulary))
+    if language and evaluation_files.are_named(data):
+        raise ValueError(
+            f"--language is {language!r}, but --data names each file itself: leave --language out"
+        )
+    config.finetuning.language = language or config.finetuning.language
+    scorer = _scorer_of(data, kind, config.finetuning, vocabulary)
+    for name in scorer.reader.evaluation_sets:
+        language_of(config, name, ("--language", "--data"))
+    return _job(config, vocabulary, scorer)
 
 
 def _scorer_of(
@@ -379,10 +420,12 @@ def _buckets(options: ml_collections.ConfigDict) -> tuple[int, ...]:
     return padding.default_buckets(longest) if options.length_buckets else (longest,)
 
 
-def _found(
-    config: ml_collections.ConfigDict, workdirs: Sequence[epath.PathLike]
-) -> tuple[Mapping[str, Any], tokenizers.Tokenizer]:
-    """Returns sizes and vocabulary; an error tells of them and of files that are not there."""
+# Sizes, vocabulary and languages of the weights that a run starts from.
+_Origin = tuple[Mapping[str, Any], tokenizers.Tokenizer, tuple[str, ...]]
+
+
+def _found(config: ml_collections.ConfigDict, workdirs: Sequence[epath.PathLike]) -> _Origin:
+    """Returns the origin; an error tells of it and of files that are not there."""
     faults: list[Exception] = []
     origin = None
     try:
@@ -437,19 +480,18 @@ def _directory_fault(data: type[kinds.Reader], path: str) -> str:
     )
 
 
-def _begun(
-    workdirs: Sequence[epath.PathLike],
-) -> tuple[Mapping[str, Any], tokenizers.Tokenizer] | None:
-    """Returns the sizes and the vocabulary of the first workdir that holds a run, if one does."""
+def _begun(workdirs: Sequence[epath.PathLike]) -> _Origin | None:
+    """Returns the origin of the run that the first workdir with one holds, if one does."""
     for workdir in map(epath.Path, workdirs):
         begun = reader.describe(workdir)
         if begun is not None and begun.vocabulary is not None:
-            return begun.config.model.to_dict(), begun.vocabulary
+            named = tuple(begun.config.data.languages)
+            return begun.config.model.to_dict(), begun.vocabulary, named
     return None
 
 
-def _origin(path: str) -> tuple[Mapping[str, Any], tokenizers.Tokenizer]:
-    """Returns the sizes and the vocabulary of the weights at config.init_from."""
+def _origin(path: str) -> _Origin:
+    """Returns the origin at config.init_from."""
     hint = "give a workdir, a Hugging Face directory or a TF1 checkpoint, --config.init_from=PATH"
     if not path:
         begins = "config.init_from is empty; finetuning begins with weights and their vocabulary"
@@ -464,7 +506,7 @@ def _origin(path: str) -> tuple[Mapping[str, Any], tokenizers.Tokenizer]:
             f"config.init_from, {source.source}, has no vocabulary; finetuning reads text with "
             "that of the weights: put its vocab.txt or spiece.model into their directory"
         )
-    return dataclasses.asdict(source.config), source.vocabulary
+    return dataclasses.asdict(source.config), source.vocabulary, source.languages
 
 
 def _take_projections(

@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bertjax.data import minimal_pairs, sentence_rows, tokenizer
+from bertjax.data import languages, minimal_pairs, sentence_rows, tokenizer
 from bertjax.scores import minimal_pairs as pair_scores
 
 MASKING = "token"
@@ -31,10 +31,12 @@ class PairSet:
         rows: str,
         max_length: int,
         most_of_paradigm: int = 0,
+        language: int | None = None,
     ):
         """Reads the pairs; `rows` is a key of `sentence_rows.ROWS`.
 
-        Of each paradigm the first `most_of_paradigm` are taken, 0: all.
+        Of each paradigm the first `most_of_paradigm` are taken, 0: all. `language` is the number of
+        their language, for a model that reads it.
 
         Raises:
           FileNotFoundError: if there is no such file.
@@ -58,6 +60,7 @@ class PairSet:
             )  # fmt: skip
         self._vocabulary = vocabulary
         self._rows = sentence_rows.ROWS[rows]
+        self._language = language
 
     def batches(self, *, batch_size: int, rows: range | None) -> Iterator[dict[str, np.ndarray]]:
         """Yields every row of every sentence once, rows of one width together.
@@ -82,7 +85,8 @@ class PairSet:
                 batch = sentence_rows.batch(in_batch, self._vocabulary, **shape)
                 places = np.full(batch_size, -1, np.int64)
                 places[: len(part)] = [number for number, _ in part]
-                whole = {**batch, "record_positions": places}
+                whole = languages.with_language(batch, self._language)
+                whole |= {"record_positions": places}
                 yield {name: values[own] for name, values in whole.items()}
 
     def scores(self, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from absl import logging
 from etils import epath
 
 from bertjax import tasks
-from bertjax.data import contents, mixtures, records, tokenizer, translations
+from bertjax.data import contents, languages, mixtures, records, tokenizer, translations
 from bertjax.jobs import base, held_out, lengths, minimal_pairs, teachers
 from bertjax.jobs.pretraining_data import HELD_OUT, PAIRS, PretrainingData
 from bertjax.models import encoder
@@ -188,12 +188,16 @@ def _open_pairs(
             f"config.evaluation.pairs_file is {options.pairs_file!r}, but the objective "
             f"{config.pretraining.objective!r} gives sentences no score: leave it empty"
         )
+    known = languages.names_of(config.model.language_embeddings, config.data.languages)
     return minimal_pairs.PairSet(
         options.pairs_file,
         tokenizer.load(record_set.directory),
         rows=task.sentence_rows,
         max_length=config.model.max_position_embeddings,
         most_of_paradigm=options.pairs_per_paradigm,
+        language=languages.number_of(
+            options.pairs_language, known, "config.evaluation.pairs_language"
+        ),
     )
 
 
@@ -239,15 +243,21 @@ def known_manifests(config: ml_collections.ConfigDict) -> dict[str, records.Mani
     return manifests
 
 
-def evaluating(trained: reader.Description, data: str) -> base.Job:
+def evaluating(trained: reader.Description, data: str, language: str = "") -> base.Job:
     """Returns the job of a trained model that is evaluated on all records of a directory.
 
     On records without pairs there is no pair loss.
 
     Raises:
       FileNotFoundError: if there is no manifest.
-      ValueError: if the records were made with another vocabulary, or have other pairs.
+      ValueError: if the records were made with another vocabulary, or have other pairs; if a
+        language is given, since records name theirs.
     """
+    if language:
+        raise ValueError(
+            f"--language is {language!r}, but the records in {data} name the language of each row "
+            "where they have one: leave it out"
+        )
     config = trained.config
     pair_loss = config.pretraining.pair_loss
     if pair_loss != "none" and records.Manifest.load(epath.Path(data)).pair_objective == "none":

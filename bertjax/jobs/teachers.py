@@ -11,8 +11,8 @@ import numpy as np
 from absl import logging
 
 from bertjax import config as config_lib
-from bertjax.convert import formats
-from bertjax.data import token_ids, tokenizer
+from bertjax.convert import formats, pretrained
+from bertjax.data import languages, token_ids, tokenizer
 from bertjax.models import encoder, parameters
 from bertjax.tasks import base as tasks
 
@@ -70,8 +70,8 @@ def read(
 
     Raises:
       FileNotFoundError: if there is nothing at config.distillation.teacher.
-      ValueError: if it cannot be read, has not this head, or its vocabulary, labels or rows are not
-        the student's; all that does not fit at once.
+      ValueError: if it cannot be read, has not this head, or its vocabulary, languages, labels or
+        rows are not the student's; all that does not fit at once.
     """
     path = config.distillation.teacher
     weights = formats.read(path, head=head)
@@ -80,6 +80,7 @@ def read(
     faults = [
         *_size_faults(config, sizes),
         *_vocabulary_faults(weights.vocabulary, vocabulary, weights.source),
+        *_language_faults(config, weights),
     ]
     theirs = tuple(weights.labels[n] for n in sorted(weights.labels))
     if labels and theirs != labels:
@@ -161,6 +162,19 @@ def _vocabulary_faults(
             f"its vocabulary, {theirs.vocab_size} entries, is not that of the data, "
             f"{ours.vocab_size}: they differ from entry {first} on. Build the records with the "
             "teacher's vocabulary"
+        )
+
+
+def _language_faults(
+    config: ml_collections.ConfigDict, teacher: pretrained.Pretrained
+) -> Iterator[str]:
+    theirs = languages.names_of(teacher.config.language_embeddings, teacher.languages)
+    ours = languages.names_of(config.model.language_embeddings, config.data.languages)
+    if theirs and (not ours or (teacher.languages and theirs[: len(ours)] != ours)):
+        yield (
+            f"its embeddings are of the languages {', '.join(theirs)}, those of the student of "
+            f"{', '.join(ours) or 'none'}: a row has one number for both, so the student's must be "
+            "the same, in the same order"
         )
 
 

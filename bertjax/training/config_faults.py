@@ -123,7 +123,10 @@ READ_WITH: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
     (r"(phases\.\w+\.(final_)?|evaluation\.)masked_lm_prob",
      lambda options: options["pretraining.masking"] == "dynamic",
      "with a config.pretraining.masking other than 'dynamic'"),
-    (r"evaluation\.pairs_per_paradigm",
+    (r"data\.languages",
+     lambda options: options["model.language_embeddings"] > 0,
+     "with config.model.language_embeddings 0"),
+    (r"evaluation\.pairs_(per_paradigm|language)",
      lambda options: bool(options["evaluation.pairs_file"]),
      "without config.evaluation.pairs_file"),
 )  # fmt: skip

@@ -124,9 +124,8 @@ def _check_languages(config: ml_collections.ConfigDict) -> None:
     if not config.model.language_embeddings:
         return
     path, own = config.init_from, tuple(config.data.languages)
-    source = reader.describe(path) if formats.recognize(path) == "bertjax" else None
-    known = tuple(source.config.data.languages) if source else ()
-    if not known:
+    known = formats.describe(path).languages
+    if not known and own:
         logging.warning(
             "The languages of the embeddings in %s are not known; this run takes them for %s. If "
             "that is wrong, name them by --config.data.languages", path, ", ".join(own),

@@ -163,6 +163,7 @@ class Family:
     `read`: maps the fields of other versions of config.json to those of `fields`.
     `restated`: fields to write in addition to those of `fields`, or instead of them.
     `pooling`: the field with the pooling of a classifier of sequences; "": it reads [CLS].
+    `languages`: the fields with the numbers of its languages by name, and with the names by number.
     """
 
     model_type: str
@@ -189,6 +190,7 @@ class Family:
     read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     restated: Callable[[models.EncoderConfig], Mapping[str, Any]] = lambda config: {}
     pooling: str = ""
+    languages: tuple[str, str] | tuple[()] = ()
 
     def completion(self, config: models.EncoderConfig) -> dict[str, np.ndarray]:
         """Returns the parameters that an encoder lacks to be one of the family's, by our path."""

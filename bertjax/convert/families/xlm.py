@@ -42,12 +42,14 @@ FIELDS: dict[str, base.Field] = {
     "n_langs": base.Field("language_embeddings", int),
 }
 
+LANGUAGES = ("lang2id", "id2lang")
+
 STATED = {"asm": False, "causal": False, "is_encoder": True, "tie_word_embeddings": True}
 FIXED: dict[str, Any] = {**STATED, "pruned_heads": {}, "quantization_config": None}
 
-# Sinusoidal positions are a table in the weights, as in DistilBERT. `lang2id` names the languages.
+# Sinusoidal positions are a table in the weights, as in DistilBERT.
 WITHOUT_EFFECT = base.BOOKKEEPING | {
-    *("sinusoidal_embeddings", "embed_init_std", "use_lang_emb", "lang_id", "lang2id", "id2lang"),
+    *("sinusoidal_embeddings", "embed_init_std", "use_lang_emb", "lang_id", *LANGUAGES),
     *("unk_index", "mask_index", "max_vocab", "min_count", "same_enc_dec", "share_inout_emb"),
     *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
     *("summary_first_dropout", "start_n_top", "end_n_top"),
@@ -126,4 +128,5 @@ FAMILY = base.Family(
     derived=lambda sizes: {"intermediate_size": 4 * sizes["hidden_size"]},
     read=with_languages,
     restated=languages_of,
+    languages=LANGUAGES,
 )
