@@ -261,7 +261,10 @@ def _define_flags() -> None:
         "Records, or a labelled file as finetuning reads it, or several: NAME=FILE,NAME=FILE.",
     )
     flags.DEFINE_string("pairs", None, "Or minimal pairs: JSON lines, packed or not (.xz).")
-    flags.DEFINE_string("parallel", None, "Or translations: SOURCE,TARGET lines, or a table.")
+    flags.DEFINE_string(
+        "parallel", None,
+        "Or translations: SOURCE,TARGET lines, or a table; --language names both, as fr,en.",
+    )  # fmt: skip
     flags.DEFINE_enum(
         "masking", None, list(sentence_rows.MASKINGS),
         "What is masked in pairs: one token at a time (default), or with it the rest of its word.",

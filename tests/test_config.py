@@ -213,6 +213,7 @@ UNREAD = [
     ("pretraining.generator.hidden_size", 64, {"pretraining.objective": "replaced_tokens"}),
     ("pretraining.masked_lm_prob", 0.3, None),
     ("evaluation.pairs_per_paradigm", 50, {"evaluation.pairs_file": "pairs.jsonl"}),
+    ("data.languages", ("de", "fr"), {"model.language_embeddings": 2}),
     ("evaluation.ema", True, {"optimizer.ema_decay": 0.9}),
     ("optimizer.muon_momentum", 0.9, {"optimizer.name": "muon"}),
     ("phases.phase1.masked_lm_prob", 0.3, {"pretraining.masking": "dynamic"}),

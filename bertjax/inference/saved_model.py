@@ -46,7 +46,7 @@ class TrainedModel:
     trained_length: number of positions that were trained; None if it is unknown
     sentence: how a model for sentence embeddings makes its vectors; None for all others
     languages: names of the languages that it has embeddings of, in their order
-    language: number of the language of the texts; None: none was chosen (`in_language`)
+    language: number of the language of the texts, as chosen by `in_language`
     source, step: where it was read
     """
 

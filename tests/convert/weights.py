@@ -17,6 +17,7 @@ CONFIG = models.EncoderConfig(
     intermediate_size=64,
     max_position_embeddings=40,
 )
+LANGUAGES = ("de", "eo", "fr")
 LABELS = {0: "no", 1: "yes", 2: "perhaps"}
 NUM_LABELS = {"sequence_classification": 3, "token_classification": 3, "multiple_choice": 1}
 
@@ -56,6 +57,21 @@ def make(
         source="a test",
         generator=generator,
     )
+
+
+def in_languages(head="masked_lm", *, names=LANGUAGES):
+    """A model with an embedding of each language, with LayerNorms of about 1."""
+    config = dataclasses.replace(CONFIG, language_embeddings=len(names))
+    made = make(head, config=config, norm_scale=1.0)
+    return dataclasses.replace(made, languages=tuple(names))
+
+
+def reordered(weights, names):
+    """The same model with its languages in another order."""
+    path = "encoder.embeddings.language.embedding"
+    table = weights.params[path][[weights.languages.index(name) for name in names]]
+    params = {**weights.params, path: table}
+    return dataclasses.replace(weights, params=params, languages=tuple(names))
 
 
 def for_sentences(weights, sentence, *, seed=0):

@@ -1,14 +1,20 @@
+import dataclasses
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 
+import bertjax
 from bertjax import jobs, train
+from bertjax.convert import families, formats
 from bertjax.data import records
 from bertjax.jobs import base
 from configs import smoke
-from tests import small_records
+from tests import small_datasets, small_records
+from tests.convert import weights
+from tests.interop import exports
 
 SIZES = {"de": (24, 25), "eo": (8,), "fr": (16, 16)}
 
@@ -163,16 +169,25 @@ def test_a_run_learns_from_translations_and_scores_them(directories, tmp_path, e
 
 
 @pytest.mark.usefixtures("one_device", "quick_runs")
-def test_a_run_takes_over_no_embedding_of_another_language(directories, tmp_path):
-    changes = {"model__language_embeddings": 4, "phases__phase1__num_steps": 1}
-    named = {"data__languages": ("fr", "eo", "de"), **changes}
-    train.train(make_config(directories, held_out="", **named), tmp_path / "first")
-    later = make_config(directories, held_out="", **changes)
-    later.init_from = str(tmp_path / "first")
+def test_an_xlm_trained_on_keeps_the_names_of_its_languages(directories, tmp_path):
+    names = ("fr", "eo", "de")
+    made = exports.make(families.named("xlm"), "masked_lm")
+    made = dataclasses.replace(made, languages=names)
+    formats.write(made, tmp_path / "xlm", format="huggingface")
+    sizes = {f"model__{name}": it for name, it in dataclasses.asdict(made.config).items()}
+    own = {f"model__{name}" for name in jobs.OWN_MODEL_OPTIONS}
+    changes = {name: sizes[name] for name in sizes.keys() - own}
+    changes |= {"phases__phase1__num_steps": 1, "pretraining__pair_loss": "none"}
+    config = make_config(directories, held_out="", **changes)
+    config.init_from = str(tmp_path / "xlm")
     with pytest.raises(ValueError, match=r"languages fr, eo, de, .* are de, eo, fr: say"):
-        train.train(later, tmp_path / "second")
-    later.data.languages = ("fr", "eo", "de", "ja")
-    train.train(later, tmp_path / "second")
+        train.train(config, tmp_path / "run")
+    config.data.languages = names
+    train.train(config, tmp_path / "run")
+    trained = formats.read(tmp_path / "run")
+    assert trained.languages == names
+    formats.write(trained, tmp_path / "exported", format="huggingface")
+    assert formats.describe(tmp_path / "exported").languages == names
 
 
 @pytest.mark.usefixtures("one_device", "quick_runs")
@@ -188,3 +203,108 @@ def test_a_run_in_several_languages_says_what_it_reads_and_scores(directories, t
     last = json.loads(lines.splitlines()[-1])
     by_set = [last[f"eval/{name}/mlm_loss"] for name in ("fr", "de")]
     assert math.isclose(last["eval/mean/mlm_loss"], sum(by_set) / 2, rel_tol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory):
+    """Weights with embeddings of languages, to finetune."""
+    directory = tmp_path_factory.mktemp("origin") / "weights"
+    formats.write(weights.in_languages("pretraining"), directory, format="bertjax")
+    return directory
+
+
+def finetuning_config(directory, kind, origin, **changes):
+    options = {f"finetuning.{name}": value for name, value in changes.items()}
+    return small_datasets.make_config(directory, kind, origin, **options)
+
+
+@pytest.mark.parametrize("kind", ["table", "swag"])
+def test_finetuning_reads_each_file_in_its_language(tmp_path, origin, kind):
+    config = finetuning_config(tmp_path, kind, origin, language="fr", length_buckets=False)
+    config.finetuning.update(
+        eval_file="", eval_files=f"de={config.finetuning.eval_file},fr={tmp_path / 'copy.csv'}"
+    )
+    shutil.copy(config.finetuning.train_file, tmp_path / "copy.csv")
+    job = jobs.JOBS["finetuning"].open(config)
+    assert job.config.data.languages == weights.LANGUAGES
+    trained = next(job.data.train_batches(job.phases[0], start_step=0, rows=None))
+    shapes = job.data.abstract_batch(job.phases[0])
+    del trained["record_positions"]
+    assert {name: it.shape for name, it in trained.items()} == {
+        name: it.shape for name, it in shapes.items()
+    }
+    assert (trained[records.LANGUAGE_FEATURE] == 2).all()
+    for name, number in (("de", 0), ("fr", 2), ("test", 2)):
+        for batch in job.data.evaluation_batches(name, batch_size=8, rows=None):
+            assert (batch[records.LANGUAGE_FEATURE] == number).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "config.finetuning.language is not given, but .* one of de, eo, fr"),
+        ({"language": "it"}, "config.finetuning.language is 'it', but .* one of de, eo, fr"),
+        ({"language": "fr", "eval_files": "de=F,dev=G"}, "a name in .*eval_files is 'dev', but"),
+    ],
+)
+def test_finetuning_needs_the_names_of_its_languages(tmp_path, origin, source, changes, told):
+    config = finetuning_config(tmp_path, "table", origin, **changes)
+    if "eval_files" in changes:
+        config.finetuning.eval_file = ""
+        for name in ("F", "G"):
+            shutil.copy(config.finetuning.train_file, tmp_path / f"{name}.csv")
+        config.finetuning.eval_files = f"de={tmp_path / 'F.csv'},dev={tmp_path / 'G.csv'}"
+    with pytest.raises(ValueError, match=told):
+        jobs.JOBS["finetuning"].open(config)
+    config.finetuning.language, config.init_from = "fr", str(source)
+    with pytest.raises(ValueError, match="language is 'fr', but the model has no embeddings of"):
+        jobs.JOBS["finetuning"].open(config)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device", "quick_runs")
+def test_a_run_goes_on_and_predicts_in_the_language_that_it_was_finetuned_in(tmp_path, origin):
+    config = finetuning_config(tmp_path, "table", origin, language="fr", num_epochs=1.0)
+    train.train(config, tmp_path / "run")
+    train.train(config, tmp_path / "run")
+    other = config.copy_and_resolve_references()
+    other.finetuning.language = "de"
+    with pytest.raises(ValueError, match=r"finetuning\.language: was 'fr', is 'de'"):
+        train.train(other, tmp_path / "run")
+    model, data = bertjax.load(tmp_path / "run"), config.finetuning.train_file
+    lines = [{"text": "w1 w2"}]
+    default, *by_name = (model.predict(lines, language=name) for name in ("", "fr", "de"))
+    assert default == by_name[0] != by_name[1]
+    shutil.copy(data, tmp_path / "copy.csv")
+    named = model.evaluate(f"de={data},fr={tmp_path / 'copy.csv'}")
+    assert model.evaluate(data)["loss"] == pytest.approx(named["fr/loss"], rel=1e-6)
+    german = model.evaluate(data, language="de")
+    assert german["loss"] == pytest.approx(named["de/loss"], rel=1e-6)
+    assert german["loss"] != pytest.approx(named["fr/loss"], rel=1e-3)
+    for where, told in ((f"de={data}", "leave --language out"), (data, "one of de, eo, fr")):
+        with pytest.raises(ValueError, match=told):
+            model.evaluate(where, language="it")
+    assert formats.read(tmp_path / "run").languages == weights.LANGUAGES
+
+
+def test_a_teacher_reads_the_numbers_of_the_students_languages(tmp_path, origin, source):
+    config = finetuning_config(tmp_path, "table", origin, language="fr")
+    config.distillation.teacher = str(tmp_path / "teacher")
+    made = weights.in_languages("sequence_classification", names=("fr", "eo", "de"))
+    labels = {number: f"class {number}" for number in range(3)}
+    formats.write(dataclasses.replace(made, labels=labels), tmp_path / "teacher", format="bertjax")
+    told = "of the languages fr, eo, de, those of the student of de, eo, fr"
+    with pytest.raises(ValueError, match=told):
+        jobs.JOBS["finetuning"].open(config)
+
+
+def test_pairs_are_scored_in_their_language(directories, tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"sentence_good": "w1", "sentence_bad": "w2"}\n')
+    changes = {"model__language_embeddings": 4, "evaluation__pairs_file": str(path)}
+    with pytest.raises(ValueError, match="config.evaluation.pairs_language is not given"):
+        jobs.JOBS["pretraining"].open(make_config(directories, **changes))
+    changes |= {"evaluation__pairs_language": "fr"}
+    job = jobs.JOBS["pretraining"].open(make_config(directories, **changes))
+    (batch,) = job.data.evaluation_batches("pairs", batch_size=2, rows=None)
+    assert (batch[records.LANGUAGE_FEATURE] == 2).all()
