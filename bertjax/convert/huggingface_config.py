@@ -241,11 +241,11 @@ def _languages(
 ) -> tuple[str, ...]:
     """Returns the names of the languages with embeddings, in their order; () without names."""
     given = {name: fields[name] for name in family.languages if fields.get(name)}
-    if not given or not embeddings:
+    if not given or not embeddings or not family.languages:
         return ()
-    by_name, by_number = (given.get(name) for name in family.languages)
+    by_name, by_number = family.languages
     try:
-        numbers = by_name or {name: int(number) for number, name in by_number.items()}
+        numbers = given.get(by_name) or {name: int(it) for it, name in given[by_number].items()}
         names = tuple(sorted(numbers, key=numbers.__getitem__))
         written = _language_fields(family, names)
         is_right = all(written[name] == table for name, table in given.items())
