@@ -70,7 +70,7 @@ def test_a_pretrained_model_fills_masks_encodes_and_logs_nothing(
     monkeypatch.setattr(evaluate, "evaluate_checkpoint", lambda *where, **how: (where, how))
     where, how = model.evaluate(pathlib.Path("heldout"), batch_size=8)
     assert where == (pretrained, "heldout")
-    assert how == {"batch_size": 8, "step": "newest", "chance": True}
+    assert how == {"batch_size": 8, "step": "newest", "chance": True, "language": ""}
     with pytest.raises(ValueError, match="not finetuned"):
         model.predict([{"text": "w1 w2"}])
     with pytest.raises(ValueError, match=r"give a list of texts"):
