@@ -54,7 +54,8 @@ def read(paths: str) -> tuple[list[str], list[str]]:
 def pairs(files: Sequence[str], columns: Sequence[str] = ()) -> Iterator[Pair]:
     """Yields the pairs of two files of lines, or of one table.
 
-    A table of more than two columns must have `columns`, the names of two.
+    A table of more than two columns must have `columns`, the names of two. A first row of these
+    names is no pair.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -97,6 +98,8 @@ def _of_table(path: str, columns: Sequence[str]) -> Iterator[Pair]:
         )
     for row in tables.rows(path, tables.Rules(names=() if is_named else COLUMNS)):
         values = [row.values.get(name) for name in names]
+        if row.number == 1 and values == [*columns]:
+            continue  # a TSV file has a header after all
         place = f"{path}:{row.number}"
         if row.fault or not all(isinstance(value, str) for value in values):
             reason = row.fault.message if row.fault else f"it holds {row.values!r:.100}"
