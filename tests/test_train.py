@@ -344,3 +344,6 @@ def test_the_end_of_a_run_names_the_records_to_evaluate_on():
     data = types.SimpleNamespace(vocabulary=lambda: None)
     run = types.SimpleNamespace(config=config, job=types.SimpleNamespace(data=data))
     assert run_log._next_commands(run, "w")[0].endswith("--checkpoint=w --data=heldout")
+    data.vocabulary, config.model.language_embeddings = object, 2
+    first, *_, last = run_log._next_commands(run, "w")
+    assert "--language=NAME" in first and last.endswith("--config.finetuning.language=NAME")

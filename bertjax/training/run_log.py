@@ -121,15 +121,18 @@ def _next_commands(run: program.Program, workdir: epath.Path) -> list[str]:
     if not left_to_right:  # which no other format has
         commands.append(export)
     if run.job.data.vocabulary() is not None:
+        reads_languages = run.config.model.language_embeddings > 0
+        language = " --language=NAME" if reads_languages else ""
         asked = (
-            f"score --checkpoint={workdir} < LINES"
+            f"score --checkpoint={workdir}{language} < LINES"
             if left_to_right
-            else f"fill_mask --checkpoint={workdir} 'TEXT with [MASK]'"
+            else f"fill_mask --checkpoint={workdir}{language} 'TEXT with [MASK]'"
         )
         commands.insert(0, f"python -m bertjax.{asked}")
-        pooling = " --config.finetuning.pooling=last" if left_to_right else ""
+        options = " --config.finetuning.pooling=last" if left_to_right else ""
+        options += " --config.finetuning.language=NAME" if reads_languages else ""
         commands.append(
             f"python -m bertjax.train --config=classification --config.init_from={workdir} "
-            f"--workdir=DIR --config.finetuning.train_file=FILE{pooling}"
+            f"--workdir=DIR --config.finetuning.train_file=FILE{options}"
         )
     return commands
