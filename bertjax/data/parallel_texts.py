@@ -55,7 +55,7 @@ def pairs(files: Sequence[str], columns: Sequence[str] = ()) -> Iterator[Pair]:
     """Yields the pairs of two files of lines, or of one table.
 
     A table of more than two columns must have `columns`, the names of two. A first row of these
-    names is no pair.
+    names is not a pair.
 
     Raises:
       FileNotFoundError: if there is no such file.

@@ -49,7 +49,7 @@ def test_what_is_not_parallel_is_an_error_with_its_place(tmp_path, files, messag
         parallel_texts.read(",".join(str(tmp_path / name) for name in files))
 
 
-def test_a_first_row_of_the_columns_names_is_no_pair(tmp_path):
+def test_a_first_row_of_the_columns_names_is_not_a_pair(tmp_path):
     path = tmp_path / "both.tsv"
     path.write_text("de\ten\nHaus\thouse\nde\ten\n", encoding="utf-8")
     found = [pair[1:3] for pair in parallel_texts.pairs([str(path)], ["de", "en"])]
