@@ -27,13 +27,16 @@ def masked(directory: epath.PathLike, number: int) -> list[str]:
 
 
 def _rows(record_set: records.RecordSet, vocabulary: token_ids.Tokenizer) -> Iterator[list[int]]:
-    """Yields how the first text of each row of the first shard begins, without special tokens."""
+    """Yields how the first text of each row of the first shard begins, from a whole word on."""
     for serialized in records.serialized(record_set.shard_paths[0]).batch(1):
         parsed = records.parse_batch(serialized, record_set.manifest)
         row = {name: values.numpy()[0] for name, values in parsed.items()}
         first = records.sequence_ids(row) == 1
         ids = _unmasked(row)[first].tolist()
-        yield [token for token in ids if token not in vocabulary.special_ids][:MOST_TOKENS]
+        words = [token for token in ids if token not in vocabulary.special_ids]
+        # A sentence longer than a row is cut inside a word.
+        whole = itertools.dropwhile(vocabulary.continues_word.__getitem__, words)
+        yield list(whole)[:MOST_TOKENS]
 
 
 def _unmasked(row: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -31,6 +31,13 @@ def test_a_word_of_each_held_out_sentence_is_masked(tmp_path):
         assert ids.count(vocabulary.mask_id) == 1 and vocabulary.unk_id not in ids
 
 
+def test_a_sentence_with_a_mask_begins_with_a_whole_word(tmp_path):
+    words = ["one", "two", "three", *(f"##{letter}" for letter in "abcdefg")]
+    directory = small_records.write(tmp_path / "records", words=words)
+    made = sentences.masked(directory, 5)
+    assert len(made) == 5 and not [text for text in made if text.startswith("#")]
+
+
 def started(*arguments):
     """The programs that `bertjax start` runs."""
     command = [sys.executable, "-m", "bertjax.start", *arguments]
