@@ -18,6 +18,9 @@ from bertjax.models import encoder
 from bertjax.tasks import distillation, pretraining
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
+# A table of this many times the entries of a vocabulary is warned of; padding to 128 is less.
+MUCH_LARGER = 1.1
+
 
 def pretraining_task(config: ml_collections.ConfigDict) -> tasks.base.Task:
     """Returns the pretraining task of a resolved config (vocabulary size and dtype known)."""
@@ -414,6 +417,12 @@ def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.R
             f"{record_set.directory} has {entries} entries: set it to 0 (all of them) or more"
         )
     config.model.vocab_size = config.model.vocab_size or entries
+    if config.model.vocab_size > MUCH_LARGER * entries:
+        logging.warning(
+            "config.model.vocab_size is %s, but the vocabulary of %s has %s entries: the other rows "
+            "are never read, and cost memory and time. 0 takes the entries of the vocabulary",
+            f"{config.model.vocab_size:,}", record_set.directory, f"{entries:,}",
+        )  # fmt: skip
     if offset := config.model.position_offset:
         vocabulary = tokenizer.load(record_set.directory)
         tokenizer.check_padding(vocabulary, offset, str(record_set.directory))

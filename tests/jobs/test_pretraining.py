@@ -156,6 +156,13 @@ def test_the_vocabulary_size_comes_from_the_records_and_leaves_the_config_given_
     assert larger.config.model.vocab_size == 128
 
 
+def test_a_table_much_larger_than_the_vocabulary_is_warned_of(directories, caplog):
+    pretraining.open_job(make_config(directories, **{"model.vocab_size": 100}))
+    assert "never read" not in caplog.text
+    pretraining.open_job(make_config(directories, **{"model.vocab_size": 128}))
+    assert "vocab_size is 128, but the vocabulary of" in caplog.text
+
+
 def test_phases_with_different_vocabularies_are_refused(directories, tmp_path):
     (tmp_path / "16").symlink_to(directories / "other_words")
     (tmp_path / "32").symlink_to(directories / "records_32")
