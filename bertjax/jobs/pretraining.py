@@ -419,8 +419,8 @@ def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.R
     config.model.vocab_size = config.model.vocab_size or entries
     if config.model.vocab_size > MUCH_LARGER * entries:
         logging.warning(
-            "config.model.vocab_size is %s, but the vocabulary of %s has %s entries: the other rows "
-            "are never read, and cost memory and time. 0 takes the entries of the vocabulary",
+            "config.model.vocab_size is %s, but the vocabulary of %s has %s entries: the other "
+            "rows are never read, and cost memory and time. 0 takes the entries of the vocabulary",
             f"{config.model.vocab_size:,}", record_set.directory, f"{entries:,}",
         )  # fmt: skip
     if offset := config.model.position_offset:
