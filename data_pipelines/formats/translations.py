@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bertjax.data import parallel_texts, translations
+from etils import epath
+
+from bertjax.data import parallel_texts, tables, translations
 from data_pipelines.formats import base, input_files, text_files
 
 NAME = "translations"
@@ -15,19 +17,29 @@ NAME = "translations"
 
 def files(location: str) -> list[str]:
     """Returns the table, or the two files, of a location."""
-    if input_files.is_there(location):
+    if _exists(location):
         return [location]
     parts = location.split(translations.MARK)
     for middle in range(1, len(parts)):
         two = [translations.MARK.join(it) for it in (parts[:middle], parts[middle:])]
-        if all(map(input_files.is_there, two)):
+        if all(map(_exists, two)):
             return two
     return [location]
 
 
+def _exists(path: str) -> bool:
+    return epath.Path(path).exists()
+
+
 def size(location: str) -> int:
-    """Returns the bytes of all files."""
-    return sum(map(input_files.size, files(location)))
+    """Returns the bytes of all files; ValueError if one is a pipe, which is read once."""
+    paths = files(location)
+    if pipes := [path for path in paths if tables.is_pipe(path)]:
+        raise ValueError(
+            f"{pipes[0]} is a pipe, and the files of translations are read twice: write it to a "
+            "file first, and give that"
+        )
+    return sum(map(input_files.size, paths))
 
 
 def check(location: str, reading: base.Reading) -> None:

@@ -1,6 +1,7 @@
 """Texts with their translations, from their files to records."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -118,12 +119,16 @@ def test_pairs_that_lack_a_text_are_counted_and_left_out(corpus):
         ("both.tsv=en+fr", {"pair_objective": "nsp"}, "pair_objective is 'nsp', but both.tsv hol"),
         ("three.csv=en+fr", {}, r"three.csv has 3 columns \(a, b, c\); give .* or en and fr among"),
         ("a.en+b.fr=en+fr", {}, r"a\.en\+b\.fr"),
+        ("a.*+b.*=en+fr", {}, r"input 'a\.\*\+b\.\*' matches no file"),
+        ("pipe=en+fr", {}, "pipe is a pipe, and the files of translations are read twice"),
+        ("a.en+pipe=en+fr", {}, "pipe is a pipe, and the files of translations are read twice"),
         ("both.tsv", {"language": "en+fr"}, "language is 'en.fr'; it must be the name of a lang"),
     ],
 )
 def test_what_is_no_translation_is_an_error(corpus, text, changes, message):
     (corpus / "short").write_text("w1\nw2\n")
     (corpus / "three.csv").write_text("a,b,c\nw1,w2,w3\n")
+    os.mkfifo(corpus / "pipe")
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         built(text, **changes)
     assert not (corpus / "records").exists()
