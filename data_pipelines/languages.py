@@ -39,7 +39,7 @@ def fault(name: str) -> str:
 
 def is_pair(name: str) -> bool:
     """Returns whether a name is that of a text's language and of its translation's."""
-    return translations.MARK in name
+    return translations.are_named(name)
 
 
 def _is_name(name: str) -> bool:

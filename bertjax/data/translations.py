@@ -27,9 +27,14 @@ def languages(name: str) -> list[str]:
     return name.split(MARK)
 
 
+def are_named(name: str) -> bool:
+    """Returns whether a name is that of translations, and not of one language."""
+    return MARK in name
+
+
 def are_in(manifest: records.Manifest) -> bool:
     """Returns whether records hold translations."""
-    return any(MARK in name for name in manifest.languages)
+    return any(map(are_named, manifest.languages))
 
 
 def positions(batch: Mapping[str, np.ndarray]) -> Int[np.ndarray, "batch length"]:

@@ -64,7 +64,7 @@ def _job(
     by_set = {name: held_out.chance(trained, it) for name, it in held.items()}
     per_byte = {name: held_out.tokens_per_byte(it) for name, it in held.items()}
     # Translations are easier than text of one language, and no language of their own.
-    of_one = [name for name in held if len(translations.languages(name)) == 1]
+    of_one = [name for name in held if not translations.are_named(name)]
     several = tuple(of_one or held) if len(held) > 1 else ()
     evaluation = base.Evaluation(
         every_steps=config.evaluation.every_steps,
@@ -333,7 +333,7 @@ def _misfits(
         yield (
             f"they hold texts with their translations, which attention is to see whole, and "
             f"config.model has {narrow}: set window=0 and left_to_right=False, or leave out the "
-            f"records of {', '.join(it for it in manifest.languages if translations.MARK in it)}"
+            f"records of {', '.join(filter(translations.are_named, manifest.languages))}"
         )
     stored, built = ("static", "masks in them") if manifest.has_static_masks else (
         "dynamic", "--mask=none"
