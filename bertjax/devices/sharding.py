@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.models import parameters
+from bertjax.models import parameters, placement
 from bertjax.models.placement import DATA, TENSOR
 
 # The number of vocabulary entries is seldom divisible, so embeddings are split along the hidden
@@ -88,8 +88,8 @@ def shardings(
 
     With `split_kernels` a kernel that the rules leave the same on all data devices is split over
     them, along the first dimension that they divide: ZeRO's first stage (Rajbhandari et al. 2020,
-    section 5.1), where the float32 parameters are part of the optimizer's state. Tables of
-    embeddings are not split, because each device would have to look up the rows of all devices.
+    section 5.1), where the float32 parameters are part of the optimizer's state. A table of words
+    is split by entries, where it is large and they divide it (`placement.splits_entries`).
 
     Raises:
       ValueError: if the rules do not cover `params`, or a dimension does not divide by its axis.
@@ -107,6 +107,10 @@ def shardings(
         for name, leaf in parameters.flat(params).items():
             if name.endswith(".kernel") and not name.startswith(kept_whole):
                 by_name[name] = _split(by_name[name], leaf.shape, mesh.shape[DATA])
+            if name.endswith(placement.WORDS) and placement.splits_entries(
+                len(leaf), mesh.shape[DATA]
+            ):
+                by_name[name] = _split(by_name[name], leaf.shape[:1], mesh.shape[DATA])
     faults = []
 
     def place(path: Sequence[Any], leaf: Any) -> NamedSharding:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import layers, parts, placement, visibility
 from bertjax.models.encoder_config import EncoderConfig
+from bertjax.models.placement import DATA
 
 
 class WordEmbeddings(nnx.Embed):
@@ -21,9 +22,11 @@ class WordEmbeddings(nnx.Embed):
 
     def __call__(self, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
         """Returns the rows of `ids`; an id that the table lacks gives NaN."""
-        return placement.with_own_copy(
-            lambda table, ids: jnp.take(table, ids, axis=0), self.embedding[...], ids
-        )
+        table = self.embedding[...]
+        if table.ndim == 2 and len(table) >= placement.LARGE_TABLE:
+            is_shared = placement.has_own_entries(table, ids.size)
+            table = placement.constrain(table, DATA) if is_shared else placement.gathered(table)
+        return placement.with_own_copy(lambda table, ids: jnp.take(table, ids, axis=0), table, ids)
 
 
 class LearntEmbeddings(nnx.Module):

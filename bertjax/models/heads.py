@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.models import activations, layers, parts, placement
 from bertjax.models.encoder import EncoderConfig
+from bertjax.models.placement import DATA
 
 # The span-boundary head: the longest span in tokens, and the width of a place in it. Source:
 # Joshi et al. 2020, section 3.2 (200); facebookresearch/SpanBERT, pretraining/README.md (15).
@@ -75,6 +76,8 @@ def _vocabulary_logits(
     gradient_dtype: jnp.dtype,
 ) -> Float[Array, "batch positions vocab"]:
     """Returns float32 logits: products with the rows of a table, or of its `placement.copied`."""
+    if placement.has_own_entries(embedding, vectors.shape[0] * vectors.shape[1]):
+        return _logits_of_own_entries(vectors, embedding, bias, gradient_dtype)
 
     def products(table: Array, vectors: Array) -> Array:
         return layers.einsum(
@@ -84,6 +87,25 @@ def _vocabulary_logits(
         )
 
     return layers.add_bias(placement.with_own_copy(products, embedding, vectors), bias)
+
+
+def _logits_of_own_entries(
+    vectors: Float[Array, "batch positions width"],
+    embedding: Float[Array, "vocab width"],
+    bias: Float[Array, " vocab"],
+    gradient_dtype: jnp.dtype,
+) -> Float[Array, "batch positions vocab"]:
+    """Returns the logits of all rows, of which each device computes those of its own entries.
+
+    The vectors and their gradients go over the devices, and the table and its gradient do not.
+    """
+    products = layers.einsum(
+        *("BME,VE->BMV", placement.gathered(vectors), placement.constrain(embedding, DATA)),
+        dtype=jnp.dtype("float32"),
+        gradient_dtype=gradient_dtype,
+        is_gathered=False,
+    )
+    return layers.add_bias(placement.constrain(products, None, None, DATA), bias)
 
 
 class PairHead(nnx.Module):

@@ -122,16 +122,23 @@ class SummedBiasDense(Dense):
 
 
 def einsum(
-    formula: str, x: Array, kernel: Array, *, dtype: jnp.dtype, gradient_dtype: jnp.dtype
+    formula: str,
+    x: Array,
+    kernel: Array,
+    *,
+    dtype: jnp.dtype,
+    gradient_dtype: jnp.dtype,
+    is_gathered: bool = True,
 ) -> Array:
     """Returns the einsum of `x` and `kernel` in `dtype`, of factors in the type of `x`.
 
     The gradient of `kernel` is a product in `gradient_dtype`. Autodiff rounds it to the type of
     `x`, and compilers then sum it over devices in that type. `formula` sums over no axis that only
     one of the two has. Where each device has a slice of `kernel`, it is gathered in the type of
-    `x`, once for both passes.
+    `x`, once for both passes, unless not `is_gathered`.
     """
-    factor = placement.gathered(kernel.astype(x.dtype))
+    factor = kernel.astype(x.dtype)
+    factor = placement.gathered(factor) if is_gathered else factor
     if gradient_dtype == x.dtype != jnp.float32:
         return jnp.einsum(formula, x, factor, preferred_element_type=dtype)
     # The product is outside of the custom gradient, where policies of jax.checkpoint see it.

@@ -14,6 +14,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 DATA, TENSOR = "data", "tensor"
+# The table that is looked up, and that a head's logits are products with.
+WORDS = ".embeddings.word.embedding"
+# Entries from which on a table of embeddings is split over `data`: the update of smaller ones costs
+# a TPU little, and rows of a usual batch are as many as they (docs/performance.md).
+LARGE_TABLE = 2**17
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
@@ -42,6 +47,24 @@ def gathered(x: jax.Array) -> jax.Array:
 
 
 gathered.defvjp(lambda x: (gathered(x), None), lambda _, grad: (grad,))
+
+
+def splits_entries(entries: int, devices: int) -> bool:
+    """Returns whether a table is split over the `devices` of `data`: large, and divisible."""
+    return devices > 1 and entries >= LARGE_TABLE and not entries % devices
+
+
+def has_own_entries(table: jax.Array, rows: int) -> bool:
+    """Returns whether each device is to read its own entries of `table` for the `rows` of all.
+
+    Rows that are fewer than entries are the smaller thing to send over the devices.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or not {DATA, TENSOR} <= set(mesh.axis_names) or mesh.shape[TENSOR] > 1:
+        return False
+    works_alone = table.ndim != 2 or AxisType.Manual in mesh.axis_types
+    is_split = splits_entries(len(table), mesh.shape[DATA])
+    return is_split and rows < len(table) and not works_alone
 
 
 def copied(table: jax.Array, mesh: Mesh) -> jax.Array:

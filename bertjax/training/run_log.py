@@ -5,7 +5,8 @@ What happens in between is logged where it happens.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterator
 
 import jax
 import ml_collections
@@ -17,7 +18,7 @@ from bertjax import finetuning, jobs
 from bertjax.convert import families, pretrained
 from bertjax.data import mixtures, tokenizer
 from bertjax.devices import sharding
-from bertjax.models import encoder, parameters
+from bertjax.models import encoder, parameters, placement
 from bertjax.training import planned, program, schedules
 from bertjax.workdirs import reader
 
@@ -35,6 +36,9 @@ def start(run: program.Program, workdir: epath.Path) -> None:
     is_split = run.config.split_kernels and mesh[sharding.DATA] > 1
     split = ", kernels split over data" if is_split else ""
     logging.info("Mesh: %s of %s, sharding %s%s", mesh, kind, run.config.sharding, split)
+    if is_split and "fsdp" not in run.config.sharding:
+        for advice in whole_table(run.config.model.vocab_size, mesh[sharding.DATA]):
+            logging.warning("%s", advice)
     for name, tree in shapes.params.items():
         count = sum(leaf.size for leaf in jax.tree.leaves(tree))
         logging.info("Parameters of %s: %s", name, f"{count:,}")
@@ -98,6 +102,17 @@ def obstacles(
     if config.task == "finetuning":
         faults.append(finetuning.head_task(config).export_fault)
     return [each for each in faults if each]
+
+
+def whole_table(entries: int, devices: int) -> Iterator[str]:
+    """Yields what to do about a large table of words that the devices of `data` do not divide."""
+    if entries >= placement.LARGE_TABLE and entries % devices:
+        divided = math.lcm(devices, 128)
+        yield (
+            f"config.model.vocab_size is {entries}, which {devices} data devices do not divide, so "
+            "each of them updates the whole table of words. Rows that no entry uses cost less: "
+            f"--config.model.vocab_size={-(-entries // divided) * divided}"
+        )
 
 
 def end(run: program.Program, workdir: epath.Path, *, is_new: bool) -> None:

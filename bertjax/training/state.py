@@ -26,9 +26,6 @@ PRNG_IMPLS = ("threefry2x32", "rbg")  # of dropout keys
 # Folded into a step's key for its optimizer; layers and micro-batches count from 0.
 _OF_OPTIMIZER = 2**31 - 1
 
-# The table that is looked up, and that a head's logits are products with.
-_WORDS = ".embeddings.word.embedding"
-
 # The fields of a schedule that the compiled step takes as arguments, and their types.
 _NUMBERS = {
     **dict.fromkeys(("warmup_steps", "total_steps", "decay_steps"), np.int32),
@@ -255,7 +252,7 @@ class Learner:
         for path, place in parameters.flat(self.gradients_where).items():
             is_whole = place.is_fully_replicated and not is_frozen[path]
             has_data_alone = 1 < place.mesh.shape[placement.DATA] == place.mesh.size
-            if path.endswith(_WORDS) and is_whole and has_data_alone:
+            if path.endswith(placement.WORDS) and is_whole and has_data_alone:
                 by_path[path] = placement.copied(by_path[path], place.mesh)
         return parameters.nested(by_path)
 

@@ -147,6 +147,33 @@ def test_eight_devices_equal_one(name, rule_table, split_kernels):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("entries", [96, 512])  # fewer and more than the tokens of a batch
+def test_a_large_table_split_by_entries_trains_as_a_whole_one(monkeypatch, entries):
+    encoder = dataclasses.replace(BERT, vocab_size=entries)
+    learner = make_learner(encoder, optimizer=optim.OptimizerOptions(eps=1e-3))
+    batch = conftest.make_batch()
+    one, eight = (sharding.make_mesh(jax.devices()[:count], data=count) for count in (1, 8))
+    expected_losses, expected = three_steps(learner, batch, one, "data_parallel")
+    monkeypatch.setattr(placement, "LARGE_TABLE", 96)
+    losses, found = three_steps(learner, batch, eight, "data_parallel", split_kernels=True)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-5), found, expected)
+
+
+@pytest.mark.slow
+def test_no_device_is_sent_a_large_table_or_its_gradient(monkeypatch):
+    monkeypatch.setattr(placement, "LARGE_TABLE", 512)
+    encoder = dataclasses.replace(BERT, vocab_size=512)
+    learner, mesh = make_learner(encoder), sharding.make_mesh(jax.devices()[:8], data=8)
+    step, placed, _ = placed_step(learner, mesh, "data_parallel", split_kernels=True)
+    assert placed.params["encoder"]["embeddings"]["word"]["embedding"].spec == sharding.P("data")
+    batch = conftest.make_batch()
+    with jax.set_mesh(mesh):
+        lowered = step.lower(jax.eval_shape(learner.init), batch)
+    assert f"[512,{BERT.hidden_size}]" not in str(lowered.compile().as_text())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
 def test_the_gradient_of_the_tied_table_goes_over_the_devices_once(accumulation_steps):
     learner = make_learner(BERT, accumulation_steps)

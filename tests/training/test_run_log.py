@@ -4,6 +4,7 @@ from bertjax import config as config_lib
 from bertjax import finetuning, recipes
 from bertjax.convert import huggingface_tokenizer
 from bertjax.data import sentence_piece, tokenizer
+from bertjax.models import placement
 from bertjax.training import run_log
 from tests import small_records
 from tests.data import test_sentence_piece
@@ -33,6 +34,15 @@ def test_integers_for_the_encoder_of_another_family_are_named_too():
     config.model.update(vocab_size=9, dtype="float32")
     (told,) = run_log.obstacles(config, tokenizer.IntegerTokenizer(fields))
     assert told.startswith("the vocabulary is of the kind integers")
+
+
+def test_a_large_table_that_devices_do_not_divide_is_told_with_a_size_that_they_do():
+    (told,) = run_log.whole_table(250_002, 12)
+    assert told.startswith("config.model.vocab_size is 250002, which 12 data devices do not divide")
+    assert told.endswith("=250368")  # 652 times 384, which 12 and 128 divide
+    assert placement.splits_entries(250_368, 12)
+    for entries, devices in [(250_000, 4), (250_002, 1), (30_522, 4)]:
+        assert not list(run_log.whole_table(entries, devices))
 
 
 def test_what_bert_has_meets_no_obstacle():
