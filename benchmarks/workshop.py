@@ -12,7 +12,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -134,14 +134,14 @@ class Workshop:
         """Returns a file of the first pairs of each paradigm."""
         path = self.directory / "pairs.jsonl"
         if not path.exists():
-            pairs = first_of_each(
-                minimal_pairs.read_pairs(self.settings.pairs), self.settings.pairs_per_paradigm
-            )
-            names = {**minimal_pairs.FIELDS, **minimal_pairs.OPTIONAL}
-            lines = [
-                json.dumps({field: getattr(pair, own) for field, own in names.items()})
-                for pair in pairs
-            ]
+            _, pairs = minimal_pairs.read(self.settings.pairs)
+            pairs = minimal_pairs.first_of_each(pairs, self.settings.pairs_per_paradigm)
+            lines = []
+            for pair in pairs:
+                (_, good), (_, bad) = pair.texts
+                fields = {"sentence_good": good, "sentence_bad": bad}
+                names = {"UID": pair.paradigm, "linguistics_term": pair.phenomenon}
+                lines.append(json.dumps(fields | names))
             atomic.write(path, "\n".join(lines) + "\n")
         return path
 
@@ -287,17 +287,6 @@ def finished(directory: pathlib.Path, name: str, made_of: Mapping[str, Any]) -> 
             f"{dict(made_of)} now; move {directory} away to make it anew"
         )
     return found
-
-
-def first_of_each(pairs: Sequence[minimal_pairs.Pair], most: int) -> list[minimal_pairs.Pair]:
-    """Returns the first pairs of each paradigm, at most `most`; 0: all."""
-    taken: dict[str, int] = {}
-    kept = []
-    for pair in pairs:
-        taken[pair.paradigm] = taken.get(pair.paradigm, 0) + 1
-        if not most or taken[pair.paradigm] <= most:
-            kept.append(pair)
-    return kept
 
 
 def versions() -> dict[str, str]:

@@ -14,6 +14,7 @@ loop over batches, which training shares.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Mapping
@@ -145,46 +146,40 @@ def evaluate_pairs(
     masking: str = "token",
     language: str = "",
 ) -> dict[str, Any]:
-    """Returns how often a pretrained model scores the good sentence of a pair higher.
+    """Returns how often no wrong text scores higher by a pretrained model than the right one.
 
-    `accuracy` is the mean over `paradigms`, and `phenomena` has the means over their paradigms.
-    Both are {} if the file names none. `pairs` is the number of pairs, `chance` the accuracy of a
-    coin.
+    `pairs` is a file of one of `data.minimal_pairs.FORMATS`, or a directory of such files.
+    `accuracy` is the mean over `paradigms` or `phenomena`, as the format says; `phenomena` are {}
+    if it names none. A tie is right; `ties` counts them. `pairs` is the number of comparisons,
+    `chance` the accuracy of scores at random.
 
     Raises:
       FileNotFoundError: if there is no checkpoint or no such file.
-      ValueError: if the file holds something else, or a sentence is too long for the model; as
+      ValueError: if the file holds something else, or a text is too long for the model; as
         `inference.in_language` and `likelihood.scores`.
     """
-    pair_list = minimal_pairs.read_pairs(pairs)
+    form, comparisons = minimal_pairs.read(pairs)
     model = inference.in_language(inference.load(workdir, step=step), language)
-    sentences = (sentence for pair in pair_list for sentence in (pair.good, pair.bad))
+    texts = [text for one in comparisons for text in one.texts]
     log_likelihoods = []
-    scores = likelihood.scores(model, sentences, masking=masking, batch_size=batch_size)
-    for place, score in enumerate(scores):
+    scores = likelihood.scores(model, texts, masking=masking, batch_size=batch_size)
+    for text, score in zip(texts, scores, strict=True):
         if isinstance(score, likelihood.NoScore):
-            sentence = (pair_list[place // 2].good, pair_list[place // 2].bad)[place % 2]
-            raise ValueError(f"{pairs}: {sentence!r:.60} cannot be scored: {score.fault}")
+            raise ValueError(f"{pairs}: {''.join(text)!r:.60} cannot be scored: {score.fault}")
         log_likelihoods.append(score.log_likelihood)
-    good_and_bad = list(zip(log_likelihoods[::2], log_likelihoods[1::2], strict=True))
-    if equal := sum(good == bad for good, bad in good_and_bad):
-        logging.warning(
-            "%d of %d pairs have equal scores, so the good sentence does not score higher: their "
-            "sentences may have the same tokens, [UNK] for what the vocabulary lacks",
-            equal, len(pair_list),
-        )  # fmt: skip
+    in_order = iter(log_likelihoods)
     scored = pair_scores.accuracy(
-        [good > bad for good, bad in good_and_bad],
-        [pair.paradigm for pair in pair_list],
-        [pair.phenomenon for pair in pair_list],
+        [[next(in_order) for _ in one.texts] for one in comparisons],
+        [one.paradigm for one in comparisons],
+        [one.phenomenon for one in comparisons],
+        minimal_pairs.FORMATS[form].groups,
     )
-    return {
-        "pairs": len(pair_list),
-        "accuracy": scored.accuracy,
-        "chance": pair_scores.CHANCE,
-        "paradigms": scored.paradigms,
-        "phenomena": scored.phenomena,
-    }
+    if scored.ties:
+        logging.warning(
+            "%d of %d pairs are ties, which count as right: their texts may have the same tokens, "
+            "[UNK] for what the vocabulary lacks", scored.ties, len(comparisons),
+        )  # fmt: skip
+    return {"pairs": len(comparisons), **dataclasses.asdict(scored)}
 
 
 def evaluate_parallel(
@@ -260,7 +255,10 @@ def _define_flags() -> None:
         None,
         "Records, or a labelled file as finetuning reads it, or several: NAME=FILE,NAME=FILE.",
     )
-    flags.DEFINE_string("pairs", None, "Or minimal pairs: JSON lines, packed or not (.xz).")
+    flags.DEFINE_string(
+        "pairs", None,
+        "Or minimal pairs, EWoK, COMPS or entity tracking: a file, packed or not, or a directory.",
+    )  # fmt: skip
     flags.DEFINE_string(
         "parallel", None,
         "Or translations: SOURCE,TARGET lines, or a table; --language names both, as fr,en.",

@@ -148,8 +148,8 @@ def test_what_a_run_says_of_pairs_is_what_evaluate_says_of_its_model(record_root
     judged = evaluate.evaluate_pairs(tmp_path / "run", pairs, batch_size=4)
     of_phenomena = {f"eval/pairs/accuracy_{n}": v for n, v in judged["phenomena"].items()}
     assert of_phenomena.keys() == {"eval/pairs/accuracy_order", "eval/pairs/accuracy_choice"}
-    told = {"eval/pairs/accuracy": judged["accuracy"], "eval/pairs/chance": 0.5, **of_phenomena}
-    assert done.scores == told
+    shown = {f"eval/pairs/{name}": judged[name] for name in ("accuracy", "ties", "chance")}
+    assert done.scores == shown | of_phenomena
 
 
 def test_a_finished_run_trains_no_further_and_says_where_its_model_is(

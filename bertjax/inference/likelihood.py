@@ -8,7 +8,8 @@ Model Scoring", section 2.
 
 ELECTRA's discriminator masks nothing: the log-probabilities of "original" of all tokens are added,
 one row of the model for a text. It compares texts as a likelihood does. A model
-that reads from left to right masks nothing either: its sum is the log-likelihood, with [SEP].
+that reads from left to right masks nothing either: its sum is the log-likelihood.
+Special tokens are read, but no sum has them.
 """
 
 from __future__ import annotations
@@ -16,14 +17,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
-from bertjax.data import languages, padding, sentence_rows, unknown_tokens
+from bertjax.data import (
+    languages,
+    minimal_pairs,
+    padding,
+    sentence_rows,
+    tokenizer,
+    unknown_tokens,
+)
 from bertjax.devices import sharding
 from bertjax.inference import rows, saved_model
 from bertjax.models import parameters
@@ -37,7 +46,7 @@ TEXTS_READ = 1024  # texts in memory at a time, sorted by length
 class Score:
     """The pseudo-log-likelihood of a text in nats, the sum over its `num_tokens` tokens.
 
-    `unknown_rate` is the share of [UNK] among them.
+    `unknown_rate` is the share of [UNK] among them, and among those of a context.
     """
 
     log_likelihood: float
@@ -54,16 +63,18 @@ class NoScore:
 
 def scores(
     model: saved_model.TrainedModel,
-    texts: Iterable[str],
+    texts: Iterable[str | minimal_pairs.Continuation],
     *,
     masking: str = "token",
     batch_size: int = 64,
 ) -> Iterator[Score | NoScore]:
     """Yields the score of each text in turn, reading only TEXTS_READ of them ahead.
 
-    A score does not depend on the texts around it. `batch_size` counts rows of the model, one for
-    each token, over all devices; it is rounded up to a multiple of them. A text that is too long
-    for the model has no score.
+    Of a `Continuation` the tokens that end behind its context are scored, also one that begins in
+    the context. A score does not depend on the texts around it. `batch_size` counts rows of the
+    model, one for each token, over all devices; it is rounded up to a multiple of them. A text that
+    is too long for the model has no score.
+    Source: babylm-org/babylm-eval, strict/evaluation_pipeline/sentence_zero_shot/dataset.py
 
     Raises:
       ValueError: for an unknown `masking`, or another one than the default for a model that masks
@@ -71,8 +82,8 @@ def scores(
     """
     if masking not in sentence_rows.MASKINGS:
         raise ValueError(f"masking is {masking!r}; known are {', '.join(sentence_rows.MASKINGS)}")
-    task = model.task
-    if not isinstance(task, tasks.ScoresSentences):
+    task, head = model.task, next((head for head in HEADS if head in model.params), None)
+    if head is None or not isinstance(task, tasks.ScoresSentences):
         raise ValueError(
             "the model has no masked-token head (mlm_head), so it gives texts no likelihood; "
             "`python -m bertjax.encode` gives the features of its encoder"
@@ -83,26 +94,54 @@ def scores(
             "it at 'token'"
         )
     batch_size = -(-batch_size // model.mesh.size) * model.mesh.size
+    rows_kind = sentence_rows.ROWS[task.sentence_rows]
     texts, first = iter(texts), 1
     counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)
     while chunk := list(itertools.islice(texts, TEXTS_READ)):
-        sequences = model.vocabulary.encode_batch(chunk)
-        sums = _sums(model, task, sequences, masking, batch_size, first)
-        for number, (ids, total) in enumerate(zip(sequences, sums, strict=True), start=first):
+        sequences = _encode(model.vocabulary, chunk)
+        sums = _sums(model, HEADS[head], rows_kind, sequences, masking, batch_size, first)
+        for number, ((ids, scored), total) in enumerate(
+            zip(sequences, sums, strict=True), start=first
+        ):
             share = counted.add(ids, f"text {number}")
             if len(ids) + 2 > model.max_length:
                 fault = f"it has {len(ids) + 2} tokens with [CLS] and [SEP]; the model reads at "
                 yield NoScore(fault + f"most {model.max_length}: shorten it or split it")
             else:
-                yield Score(float(total), len(ids), share)
+                yield Score(float(total), len(scored), share)
         first += len(chunk)
     counted.warn()
 
 
+class _Encoded(NamedTuple):
+    """The ids of a text, with its context, and the places among them of those that count."""
+
+    ids: Sequence[int]
+    scored: Sequence[int]
+
+
+def _encode(
+    vocabulary: tokenizer.Tokenizer, texts: Sequence[str | minimal_pairs.Continuation]
+) -> list[_Encoded]:
+    pairs = [("", text) if isinstance(text, str) else text for text in texts]
+    whole = iter(vocabulary.encode_batch([text for context, text in pairs if not context]))
+    encoded = []
+    for context, text in pairs:
+        if context:
+            ids, _, ends = vocabulary.encode_with_offsets(context + text)
+            scored = np.flatnonzero(ends > len(context))
+            encoded.append(_Encoded(ids.tolist(), scored.tolist()))
+        else:
+            ids = next(whole)
+            encoded.append(_Encoded(ids, range(len(ids))))
+    return encoded
+
+
 def _sums(
     model: saved_model.TrainedModel,
-    task: tasks.ScoresSentences,
-    sequences: Sequence[Sequence[int]],
+    predict: Predict,
+    rows_kind: sentence_rows.Rows,
+    sequences: Sequence[_Encoded],
     masking: str,
     batch_size: int,
     first: int,
@@ -110,33 +149,66 @@ def _sums(
     """Returns the sum over the rows of each text, 0 for texts that are too long."""
     sums = np.zeros(len(sequences))
     where = f"the texts from {first} to {first + len(sequences) - 1}"
-    rows_of = sentence_rows.ROWS[task.sentence_rows].of
     by_length: dict[int, list[int]] = {}
-    for place, ids in enumerate(sequences):
+    for place, (ids, _) in enumerate(sequences):
         if len(ids) + 2 <= model.max_length:
             length = padding.padded_length(len(ids) + 2, model.max_length, unit=rows.UNIT)
             by_length.setdefault(length, []).append(place)
     for length, places in sorted(by_length.items()):
-        rows.warn_beyond_trained(max(len(sequences[place]) for place in places) + 2, model)
+        rows.warn_beyond_trained(max(len(sequences[place].ids) for place in places) + 2, model)
+        shape = {"size": batch_size, "length": length, "width": rows_kind.width(length)}
         numbered = (
             (place, row)
             for place in places
-            for row in rows_of(model.vocabulary, sequences[place], masking)
+            for row in rows_kind.of(model.vocabulary, *sequences[place], masking)
         )
         while part := list(itertools.islice(numbered, batch_size)):
             # A short last batch is filled up, so that no further program is compiled.
-            in_batch, shape = [row for _, row in part], {"size": batch_size, "length": length}
-            batch = sentence_rows.batch(in_batch, model.vocabulary, **shape)
+            batch = sentence_rows.batch([row for _, row in part], model.vocabulary, **shape)
             batch = languages.with_language(batch, model.language)
             on_devices = sharding.to_devices(batch, model.mesh, batch_size)
-            predictions = _predictions(task, model.graphdef, model.params, on_devices)
-            terms = np.asarray(predictions["log_likelihood"], np.float64)[: len(part)]
+            by_token = log_probabilities(predict, model.graphdef, model.params, on_devices)
+            terms = np.asarray(by_token, np.float64)[: len(part)].sum(axis=1)
             prediction.check_numbers(terms, where)
             # One by one and in order, in float64.
             np.add.at(sums, [place for place, _ in part], terms)
     return sums
 
 
-@functools.partial(jax.jit, static_argnames=("task", "graphdef"))
-def _predictions(task: Any, graphdef: Any, params: Any, batch: Any) -> Any:
-    return task.predict(parameters.merge(graphdef, params), batch)
+Predict = Callable[[Any, Any], Float[Array, "batch length"]]
+
+
+@functools.partial(jax.jit, static_argnames=("predict", "graphdef"))
+def log_probabilities(
+    predict: Predict, graphdef: Any, params: Any, batch: Any
+) -> Float[Array, "batch scored"]:
+    """Returns the log-probability of each token that a batch scores, 0 where it scores none."""
+    values = predict(parameters.merge(graphdef, params), batch)
+    return values * batch["masked_lm_weights"]
+
+
+def _of_masked(model: Any, batch: Any) -> Float[Array, "batch scored"]:
+    logits = model.mlm_logits(model.encoder(batch), batch["masked_lm_positions"])
+    return -tasks.cross_entropy(logits, batch["masked_lm_ids"])
+
+
+def _of_next(model: Any, batch: Any) -> Float[Array, "batch scored"]:
+    """The position before a token predicts it."""
+    logits = model.next_logits(model.encoder(batch))
+    losses = tasks.cross_entropy(logits, batch["input_ids"][:, 1:])
+    before = jnp.maximum(batch["masked_lm_positions"] - 1, 0)
+    return -jnp.take_along_axis(losses, before, axis=1)
+
+
+def _of_original(model: Any, batch: Any) -> Float[Array, "batch scored"]:
+    originals = jax.nn.log_sigmoid(-model.replaced_logits(batch))
+    return jnp.take_along_axis(originals, batch["masked_lm_positions"], axis=1)
+
+
+# Head of a model -> the log-probabilities of the scored tokens (`masked_lm_ids` at
+# `masked_lm_positions`) of a batch: the one place that knows which logits predict a token.
+HEADS: dict[str, Predict] = {
+    "mlm_head": _of_masked,
+    "lm_head": _of_next,
+    "rtd_head": _of_original,
+}

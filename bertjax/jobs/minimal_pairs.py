@@ -30,10 +30,13 @@ class PairSet:
         *,
         rows: str,
         max_length: int,
+        left_to_right: bool = False,
         most_of_paradigm: int = 0,
         language: int | None = None,
     ):
         """Reads the pairs; `rows` is a key of `sentence_rows.ROWS`.
+
+        The rows of a model that reads from `left_to_right` have no [SEP], which it would score.
 
         Of each paradigm the first `most_of_paradigm` are taken, 0: all. `language` is the number of
         their language, for a model that reads it.
@@ -42,8 +45,15 @@ class PairSet:
           FileNotFoundError: if there is no such file.
           ValueError: if it holds something else, or a sentence is longer than `max_length` tokens.
         """
-        self.pairs = _first_of_each(minimal_pairs.read_pairs(path), most_of_paradigm)
-        sentences = [text for pair in self.pairs for text in (pair.good, pair.bad)]
+        form, pairs = minimal_pairs.read(path)
+        if form != minimal_pairs.SENTENCES:
+            raise ValueError(
+                f"config.evaluation.pairs_file is {str(path)!r}, whose texts have contexts; a run "
+                "scores whole sentences (sentence_good, sentence_bad): score its checkpoints with "
+                "`python -m bertjax.evaluate --pairs`"
+            )
+        self.pairs = minimal_pairs.first_of_each(pairs, most_of_paradigm)
+        sentences = [text for pair in self.pairs for _, text in pair.texts]
         self._sequences = vocabulary.encode_batch(sentences)
         for text, ids in zip(sentences, self._sequences, strict=True):
             if len(ids) + 2 > max_length:
@@ -54,13 +64,14 @@ class PairSet:
         same = sum(a == b for a, b in zip(self._sequences[::2], self._sequences[1::2], strict=True))
         if same:
             logging.warning(
-                "The sentences of %d of %d pairs of %s have the same tokens, so neither scores "
-                "higher: the vocabulary has no entries for what they differ in",
+                "The sentences of %d of %d pairs of %s have the same tokens: a tie, which counts "
+                "as right. The vocabulary has no entries for what they differ in",
                 same, len(self.pairs), path,
             )  # fmt: skip
         self._vocabulary = vocabulary
         self._rows = sentence_rows.ROWS[rows]
         self._language = language
+        self._has_sep = not left_to_right
 
     def batches(self, *, batch_size: int, rows: range | None) -> Iterator[dict[str, np.ndarray]]:
         """Yields every row of every sentence once, rows of one width together.
@@ -76,13 +87,13 @@ class PairSet:
             numbered = (
                 (number, row)
                 for it in sentences
-                for number, row in enumerate(
-                    self._rows.of(self._vocabulary, self._sequences[it], MASKING), firsts[it]
-                )
+                for number, row in enumerate(self._rows_of(self._sequences[it]), firsts[it])
             )
+            shape = {"size": batch_size, "length": width, "width": self._rows.width(width)}
             while part := list(itertools.islice(numbered, batch_size)):
-                in_batch, shape = [row for _, row in part], {"size": batch_size, "length": width}
-                batch = sentence_rows.batch(in_batch, self._vocabulary, **shape)
+                batch = sentence_rows.batch(
+                    [row for _, row in part], self._vocabulary, **shape, has_sep=self._has_sep
+                )
                 places = np.full(batch_size, -1, np.int64)
                 places[: len(part)] = [number for number, _ in part]
                 whole = languages.with_language(batch, self._language)
@@ -99,25 +110,17 @@ class PairSet:
         of_rows = np.repeat(np.arange(len(num_rows)), num_rows)
         np.add.at(sums, of_rows, outputs["log_likelihood"].astype(np.float64))
         accuracies = pair_scores.accuracy(
-            (sums[::2] > sums[1::2]).tolist(),
+            sums.reshape(-1, 2).tolist(),
             [pair.paradigm for pair in self.pairs],
             [pair.phenomenon for pair in self.pairs],
         )
         of_phenomena = {f"accuracy_{name}": value for name, value in accuracies.phenomena.items()}
-        return {"accuracy": accuracies.accuracy, "chance": pair_scores.CHANCE, **of_phenomena}
+        shown = {"ties": float(accuracies.ties), "chance": accuracies.chance}
+        return {"accuracy": accuracies.accuracy, **shown, **of_phenomena}
+
+    def _rows_of(self, ids: Sequence[int]) -> Iterator[sentence_rows.Row]:
+        return self._rows.of(self._vocabulary, ids, range(len(ids)), MASKING)
 
     @property
     def _num_rows(self) -> list[int]:
-        return [self._rows.count(ids) for ids in self._sequences]
-
-
-def _first_of_each(pairs: Sequence[minimal_pairs.Pair], most: int) -> list[minimal_pairs.Pair]:
-    if not most:
-        return list(pairs)
-    taken: dict[str, int] = {}
-    kept = []
-    for pair in pairs:
-        taken[pair.paradigm] = taken.get(pair.paradigm, 0) + 1
-        if taken[pair.paradigm] <= most:
-            kept.append(pair)
-    return kept
+        return [self._rows.count(len(ids)) for ids in self._sequences]

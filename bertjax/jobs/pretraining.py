@@ -197,6 +197,7 @@ def _open_pairs(
         tokenizer.load(record_set.directory),
         rows=task.sentence_rows,
         max_length=config.model.max_position_embeddings,
+        left_to_right=config.model.left_to_right,
         most_of_paradigm=options.pairs_per_paradigm,
         language=languages.number_of(
             options.pairs_language, known, "config.evaluation.pairs_language"

@@ -1,37 +1,53 @@
-"""The share of minimal pairs whose right sentence has the higher score: Warstadt et al. 2020."""
+"""The share of texts that are likelier than their wrong counterparts: Warstadt et al. 2020."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-CHANCE = 0.5
-
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """The mean over paradigms, and that of every paradigm and phenomenon that has a name."""
+    """The mean over all groups, and that of every paradigm and phenomenon that has a name.
+
+    `ties` are the comparisons in which a wrong text scores as high as the right one, which none
+    exceeds. `chance` is the accuracy of scores at random.
+    """
 
     accuracy: float
+    ties: int
+    chance: float
     paradigms: Mapping[str, float]
     phenomena: Mapping[str, float]
 
 
 def accuracy(
-    is_right: Sequence[bool], paradigms: Sequence[str], phenomena: Sequence[str]
+    scores: Sequence[Sequence[float]],
+    paradigms: Sequence[str],
+    phenomena: Sequence[str],
+    groups: str = "paradigms",
 ) -> Accuracy:
-    """Returns what pairs come to of which the right sentence `is_right` likelier, or not.
+    """Returns the accuracy of comparisons, each with the scores of its texts, the right one first.
 
-    `paradigms` and `phenomena` are those of each pair, "" where it has none. A phenomenon is the
-    mean over its paradigms.
+    A comparison is right if no text scores higher than the first: a tie is right, as in the scorer
+    of BabyLM. `paradigms` and `phenomena` are those of each comparison, "" where it has none. A
+    phenomenon is the mean over its paradigms, and the accuracy that over all `groups`, which are
+    "paradigms" or "phenomena".
+    Source: babylm-org/babylm-eval, strict/evaluation_pipeline/sentence_zero_shot, run.py and
+    compute_results.py.
     """
-    mean, of_paradigms = mean_shares([float(right) for right in is_right], paradigms)
     phenomenon_of = dict(zip(paradigms, phenomena, strict=True))
-    _, of_phenomena = mean_shares(
-        list(of_paradigms.values()), [phenomenon_of[name] for name in of_paradigms]
-    )
-    named = ({k: v for k, v in group.items() if k} for group in (of_paradigms, of_phenomena))
-    return Accuracy(mean, *named)
+
+    def means(values: Sequence[float]) -> dict[str, tuple[float, Mapping[str, float]]]:
+        mean, shares = mean_shares(values, paradigms)
+        by_phenomenon = mean_shares(list(shares.values()), [phenomenon_of[it] for it in shares])
+        return {"paradigms": (mean, shares), "phenomena": by_phenomenon}
+
+    found = means([float(first >= max(others)) for first, *others in scores])
+    named = ({k: v for k, v in shares.items() if k} for _, shares in found.values())
+    ties = sum(first == max(others) for first, *others in scores)
+    chance, _ = means([1 / len(of_texts) for of_texts in scores])[groups]
+    return Accuracy(found[groups][0], ties, chance, *named)
 
 
 def mean_shares(
@@ -39,8 +55,8 @@ def mean_shares(
 ) -> tuple[float, Mapping[str, float]]:
     """Returns the mean over all groups, and that of each group, in the order of their names.
 
-    Every group counts the same, however many values it has. A value is 1 for a pair whose right
-    sentence scores higher, else 0; or the share of such pairs in a smaller group.
+    Every group counts the same, however many values it has. A value is 1 for a comparison that is
+    right, else 0; or the share of such comparisons in a smaller group.
     """
     of_group: dict[str, list[float]] = {}
     for value, group in zip(values, groups, strict=True):

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import marked_tables, objective_tables, objectives, pretraining_rows, workshop
 from bertjax import config as config_lib
 from bertjax import train
-from bertjax.data import minimal_pairs, records
+from bertjax.data import records
 from bertjax.jobs import pretraining
 from bertjax.training import config_faults, preemption
 from tests import programs, stopping
@@ -175,13 +175,6 @@ def test_work_done_with_other_options_is_refused(tmp_path):
     other = workshop.Finetuning("cola", {"finetuning.pooling": "mean"})
     with pytest.raises(ValueError, match=r"cola.json was made with {}, and would be made with {"):
         shop.finetune("bert", 0, other, 1)
-
-
-def test_pairs_are_the_first_of_each_paradigm():
-    pairs = [minimal_pairs.Pair(f"{n}", "", paradigm) for n in range(3) for paradigm in "ab"]
-    kept = workshop.first_of_each(pairs, 2)
-    assert [(pair.good, pair.paradigm) for pair in kept] == [*zip("0011", "abab", strict=True)]
-    assert workshop.first_of_each(pairs, 0) == pairs
 
 
 @pytest.mark.parametrize(

@@ -169,25 +169,25 @@ def test_pairs_are_won_by_the_likelier_sentence_and_every_paradigm_counts_the_sa
     workdir, pairs, tmp_path
 ):
     found = evaluate.evaluate_pairs(workdir, pairs, batch_size=8)
-    assert found["paradigms"] == {"long": 0.0, "same": 0.0, "short": 1.0}
-    assert found["phenomena"] == {"length": 0.5, "nothing": 0.0}
-    assert found["accuracy"] == pytest.approx(1 / 3)
-    assert (found["pairs"], found["chance"]) == (4, 0.5)
+    assert found["paradigms"] == {"long": 0.0, "same": 1.0, "short": 1.0}  # a tie is right
+    assert found["phenomena"] == {"length": 0.5, "nothing": 1.0}
+    assert found["accuracy"] == pytest.approx(2 / 3)
+    assert (found["pairs"], found["ties"], found["chance"]) == (4, 1, 0.5)
     packed = tmp_path / "pairs.jsonl.xz"
     packed.write_bytes(lzma.compress(pairs.read_bytes()))
     where = (f"--checkpoint={workdir}", f"--pairs={packed}")
     assert programs.succeed("bertjax.evaluate", *where, "--json").lines == [found]
     shown = programs.succeed("bertjax.evaluate", *where).output.decode().splitlines()
-    assert [line.split() for line in shown][:4] == [
-        ["pairs", "4"], ["accuracy", "0.3333"], ["chance", "0.5000"], ["paradigms:"]
+    assert [line.split() for line in shown][:5] == [
+        ["pairs", "4"], ["accuracy", "0.6667"], ["ties", "1"], ["chance", "0.5000"], ["paradigms:"]
     ]  # fmt: skip
 
 
-def test_pairs_without_a_paradigm_are_one_group(workdir, tmp_path):
+def test_pairs_without_a_paradigm_have_the_name_of_their_file(workdir, tmp_path):
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"sentence_good": "w1", "sentence_bad": "w1 w2 w3"}\n\n')
     found = evaluate.evaluate_pairs(workdir, path, batch_size=8)
-    assert (found["accuracy"], found["paradigms"], found["phenomena"]) == (1.0, {}, {})
+    assert (found["accuracy"], found["paradigms"], found["phenomena"]) == (1.0, {"pairs": 1.0}, {})
 
 
 def test_the_mean_is_over_groups():
@@ -200,19 +200,23 @@ def test_a_file_that_holds_no_pairs_is_named_with_the_line(tmp_path, pairs, work
     for content, fault in (
         ("", " holds no pairs"),
         ("[1]", ":1: it is a JSON list of 1 elements; each line must be an object"),
-        ('{"sentence_good": "a"}', ":1: it has no sentence_bad; it has sentence_good"),
+        ('{"sentence_good": "a"}', ":1: it has sentence_good; it must have the fields of one of"),
+        (
+            json.dumps(PAIRS[0]) + '\n{"sentence_good": "a"}',
+            ":2: it has no sentence_bad; it has sentence_good",
+        ),
         ('\n{"sentence_good": "a", "sentence_bad": 3}', ":2: sentence_bad is 3; it must be a text"),
         ("{", ":1: it is not JSON"),
     ):
         path.write_text(content)
         with pytest.raises(ValueError, match=rf"pairs\.jsonl{fault}"):
-            minimal_pairs.read_pairs(path)
+            minimal_pairs.read(path)
     packed = tmp_path / "pairs.jsonl.xz"
     packed.write_bytes(lzma.compress(pairs.read_bytes())[:-9])
     with pytest.raises(ValueError, match=r"pairs\.jsonl\.xz:[0-9]+: it cannot be decompressed"):
-        minimal_pairs.read_pairs(packed)
+        minimal_pairs.read(packed)
     with pytest.raises(FileNotFoundError, match="nowhere.jsonl does not exist"):
-        minimal_pairs.read_pairs(tmp_path / "nowhere.jsonl")
+        minimal_pairs.read(tmp_path / "nowhere.jsonl")
     done = programs.run("bertjax.evaluate", f"--checkpoint={workdir}")
     assert "--data" in done.error and "--pairs" in done.error
     options = (f"--checkpoint={workdir}", "--data=heldout", "--masking=token")
@@ -222,8 +226,8 @@ def test_a_file_that_holds_no_pairs_is_named_with_the_line(tmp_path, pairs, work
 def test_pairs_that_are_the_same_tokens_are_told(workdir, tmp_path, caplog):
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"sentence_good": "w1 unseen", "sentence_bad": "w1 unheard"}')
-    assert evaluate.evaluate_pairs(workdir, path, batch_size=8)["accuracy"] == 0.0
-    assert "1 of 1 pairs have equal scores" in caplog.text and "[UNK]" in caplog.text
+    assert evaluate.evaluate_pairs(workdir, path, batch_size=8)["accuracy"] == 1.0
+    assert "1 of 1 pairs are ties" in caplog.text and "[UNK]" in caplog.text
     # And a sentence that is too long ends it.
     long = " ".join(["w1"] * 39)
     path.write_text(json.dumps({"sentence_good": "w1", "sentence_bad": long}))

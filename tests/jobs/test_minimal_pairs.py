@@ -63,6 +63,17 @@ def test_whole_sentences_are_a_row_each_and_an_empty_one_is_none(path):
     texts = [text for pair in PAIRS for text in pair[:2] if text]
     wanted = [[known.cls_id, *known.encode(text), known.sep_id] for text in texts]
     assert [tokens for _, tokens, *_ in found] == wanted
+    # Left to right, [SEP] would be predicted and count.
+    found = rows_of(make(path, rows="whole", left_to_right=True).batches(batch_size=4, rows=None))
+    assert [tokens for _, tokens, *_ in found] == [tokens[:-1] for tokens in wanted]
+
+
+def test_texts_with_contexts_are_refused(tmp_path):
+    path = tmp_path / "comps.jsonl"
+    fields = ("prefix_acceptable", "prefix_unacceptable", "property_phrase")
+    path.write_text(json.dumps(dict.fromkeys(fields, "w1")))
+    with pytest.raises(ValueError, match="config.evaluation.pairs_file .* have contexts"):
+        make(path)
 
 
 def test_hosts_read_the_rows_of_their_devices(path):
@@ -80,6 +91,7 @@ def test_the_likelier_sentence_wins_and_paradigms_count_the_same(path):
     found = pairs.scores({"log_likelihood": np.array([-1, -2, -5, -4, -9, -1, -3], np.float32)})
     assert found == {
         "accuracy": pytest.approx((0.5 + 0 + 0) / 3),
+        "ties": 0.0,
         "chance": 0.5,
         "accuracy_x": 0.25,
         "accuracy_y": 0.0,
