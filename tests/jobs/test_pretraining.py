@@ -420,3 +420,16 @@ def test_models_and_synthetic_training_need_no_tensorflow(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split("\n")[0] == "(32, 64) None"
+
+
+@pytest.mark.parametrize("objective", ["next_token", "replaced_tokens"])
+def test_a_left_to_right_model_scores_pairs_without_sep(directories, tmp_path, objective):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"sentence_good": "w1", "sentence_bad": "w2"}\n')
+    changes = {"pretraining.objective": objective, "evaluation.pairs_file": str(path)}
+    changes |= {"model.left_to_right": objective == "next_token", "pretraining.pair_loss": "none"}
+    config = make_config(directories, **changes)
+    job = jobs.JOBS["pretraining"].open(config)
+    (batch,) = job.data.evaluation_batches("pairs", batch_size=2, rows=None)
+    lengths = batch["input_mask"].sum(axis=1).tolist()
+    assert lengths == ([2, 2] if objective == "next_token" else [3, 3])
