@@ -156,7 +156,7 @@ def _sums(
             by_length.setdefault(length, []).append(place)
     for length, places in sorted(by_length.items()):
         rows.warn_beyond_trained(max(len(sequences[place].ids) for place in places) + 2, model)
-        shape = {"size": batch_size, "length": length, "width": rows_kind.width(length)}
+        shape: Any = {"size": batch_size, "length": length, "width": rows_kind.width(length)}
         numbered = (
             (place, row)
             for place in places
