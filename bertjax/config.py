@@ -172,6 +172,8 @@ def _pretraining() -> ml_collections.ConfigDict:
     pretraining.mask_share = 0.8  # of the tokens to predict, those that become [MASK] (dynamic)
     pretraining.keep_share = 0.1  # of them, those that stay; the rest becomes random (dynamic)
     pretraining.discriminator_weight = 50.0  # replaced_tokens: of its loss; the generator's has 1
+    pretraining.causal_share = 1 / 16  # hybrid: of the rows, those read from left to right
+    pretraining.hybrid_mean = "rows"  # rows: each kind's mean by its share | tokens: of all tokens
     pretraining.generator = _generator()
     return pretraining
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -63,25 +64,34 @@ class Encoder(nnx.Module):
         self.final_norm: Any = final_norm
 
     def __call__(
-        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
+        self,
+        inputs: layers.Inputs,
+        *,
+        key: PRNGKeyArray | None = None,
+        left_to_right: bool = False,
     ) -> Float[Array, "batch length hidden"]:
         """Returns the last layer's hidden states.
 
         The embeddings read what they know of `inputs`, `visibility.of` reads what may see what: as
-        a rule `input_mask`, 1 at tokens and 0 at padding.
+        a rule `input_mask`, 1 at tokens and 0 at padding. With `left_to_right` every layer looks to
+        the left alone, whatever its config says.
         """
-        return self.hidden_states(inputs, key=key)[-1]
+        return self.hidden_states(inputs, key=key, left_to_right=left_to_right)[-1]
 
     def hidden_states(
-        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
+        self,
+        inputs: layers.Inputs,
+        *,
+        key: PRNGKeyArray | None = None,
+        left_to_right: bool = False,
     ) -> list[Float[Array, "batch length hidden"]]:
         """Returns the embeddings' output and then every layer's, one more than the depth.
 
         Where a layer is several in a row it is the output of the last. The last output alone has
         been through `final_norm`.
         """
-        embedded = self.embed(inputs, key=key)
-        return self.contextualize(embedded, visibility.of(inputs), key=key)
+        visible = dataclasses.replace(visibility.of(inputs), left_to_right=left_to_right)
+        return self.contextualize(self.embed(inputs, key=key), visible, key=key)
 
     def attention_weights(
         self, inputs: layers.Inputs

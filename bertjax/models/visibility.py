@@ -50,7 +50,8 @@ class Visibility:
         return self.sequence_ids is None and self.window is None and not self.left_to_right
 
     def narrowed(self, *, window: int | None, left_to_right: bool) -> Visibility:
-        """Returns what a layer with this window and order sees."""
+        """Returns what a layer with this window and order sees, where all rows have none."""
+        left_to_right |= self.left_to_right
         return dataclasses.replace(self, window=window, left_to_right=left_to_right)
 
 

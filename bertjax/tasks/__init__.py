@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bertjax.models import EncoderConfig
-from bertjax.tasks import base, next_token, pretraining, replaced_tokens, span_boundary
+from bertjax.tasks import base, hybrid, next_token, pretraining, replaced_tokens, span_boundary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +37,7 @@ OBJECTIVES: dict[str, Objective] = {
     "replaced_tokens": Objective(
         replaced_tokens.of_options, replaced_tokens.faults, chance=replaced_tokens.chance
     ),
+    "hybrid": Objective(hybrid.of_options, hybrid.faults),
     "span_boundary": Objective(span_boundary.of_options, span_boundary.faults),
     "next_token": Objective(
         next_token.of_options, next_token.faults, reads_masks=False, token_loss="lm_loss"

@@ -79,6 +79,17 @@ class ScoresSentences(Protocol):
 
 
 @runtime_checkable
+class HasKindsOfRows(Protocol):
+    """A task that reads some rows of a batch in another way than the others.
+
+    Batches are multiples of `row_unit` rows on every device, so that each kind has its share.
+    """
+
+    @property
+    def row_unit(self) -> int: ...
+
+
+@runtime_checkable
 class WholeBatch(Protocol):
     """A task whose loss of a row reads other rows of the batch, if it `joins_rows`.
 

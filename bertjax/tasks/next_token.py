@@ -66,7 +66,13 @@ class NextToken:
 
         Keys of `batch` are those of the records without masks, and `example_weights` [batch].
         """
-        logits = model.next_logits(model.encoder(batch, key=key))
+        return self.of_hidden(model, model.encoder(batch, key=key), batch)
+
+    def of_hidden(
+        self, model: Any, hidden: Float[Array, "batch length hidden"], batch: base.Batch
+    ) -> base.Means:
+        """Returns `loss` of the encoder's last layer; the model has `next_logits`."""
+        logits = model.next_logits(hidden)
         labels, weights = _targets(batch)
         return {
             "lm_loss": base.weighted(base.cross_entropy(logits, labels), weights),

@@ -317,6 +317,7 @@ def check_attention(config: ml_collections.ConfigDict, device_kind: str) -> None
 def check_batch_sizes(job: jobs.Job, mesh: Mesh) -> None:
     """Raises a ValueError that lists every batch which the mesh and accumulation cannot divide."""
     config = job.config
+    unit = job.task.row_unit if isinstance(job.task, base.HasKindsOfRows) else 1
     sizes = {
         (
             f"config.phases.{phase.name}.ramp_from"
@@ -324,7 +325,7 @@ def check_batch_sizes(job: jobs.Job, mesh: Mesh) -> None:
             else f"the global_batch_size of config.phases.{phase.name}"
         ): (
             phase.ramp_from or phase.global_batch_size,  # what divides the first batch divides all
-            mesh.shape[sharding.DATA] * config.gradient_accumulation_steps,
+            mesh.shape[sharding.DATA] * config.gradient_accumulation_steps * unit,
         )
         for phase in job.phases
     }
@@ -332,12 +333,15 @@ def check_batch_sizes(job: jobs.Job, mesh: Mesh) -> None:
         evaluation_size = config.evaluation.global_batch_size
         name = "config.evaluation.global_batch_size"
         sizes[name] = (evaluation_size, mesh.shape[sharding.DATA])
+    of_kinds = f" x {unit} rows, of which each kind has its share" if unit > 1 else ""
     faults = [
-        f"{name} is {size}; it must be a multiple of {unit} (data-parallel devices x "
-        f"micro-batches): {f'{size // unit * unit} or ' if size > unit else ''}"
-        f"{size // unit * unit + unit}"
-        for name, (size, unit) in sizes.items()
-        if size % unit
+        f"{name} is {size}; it must be a multiple of {multiple} (data-parallel devices x "
+        f"micro-batches{of_kinds}): "
+        + " or ".join(
+            str(near) for near in (size - size % multiple, size + -size % multiple) if near
+        )
+        for name, (size, multiple) in sizes.items()
+        if size % multiple
     ]
     if faults:
         raise ValueError("the batch does not fit the mesh:\n  " + "\n  ".join(faults))
