@@ -54,7 +54,7 @@ def files(sources: pathlib.Path, folder: str, pattern: str) -> list[pathlib.Path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes both files, and prints how many chapters and words of what they have."""
+    """Writes both files, and prints the numbers of their chapters and words."""
     parser = argparse.ArgumentParser(description="Ten million English words.")
     parser.add_argument("--sources", type=pathlib.Path, required=True, help="the folder of both")
     parser.add_argument("--output", type=pathlib.Path, required=True, help="where to write")

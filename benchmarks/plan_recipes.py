@@ -61,6 +61,11 @@ def examples(count: int, noun: str = "examples") -> Setting:
     return Setting("v5e-1", count, f"BERT-base, {count:,} {noun}")
 
 
+def passes(topology: str, rows: int, entries: int) -> Setting:
+    """Returns the setting of a recipe that makes passes over `rows`, with `entries`."""
+    return Setting(topology, rows, f"{rows:,} rows", {"model.vocab_size": entries})
+
+
 OF_RECORDS = ("own",)  # recipes whose sizes the records decide
 
 # The number of devices of the published run where it is known, else a slice that fits the batch.
@@ -90,6 +95,9 @@ SETTINGS = {
     "distilbert_base": Setting("v5e-16", 8_000_000, "8,000,000 examples"),
     "left_to_right_base": Setting("v5e-4"),
     "modern_mini": Setting("v5e-1"),
+    "babylm:strict_small": passes("v5e-1", 110_000, 8_192),
+    "babylm:strict": passes("v5e-4", 1_100_000, 16_384),
+    "babylm:mini": passes("v5e-1", 110_000, 8_192),
     "modernbert:base": without_ramp("v5e-64", 3),
     "modernbert:large": without_ramp("v5e-64", 9),
     "mmbert:base": without_ramp("v5e-256", 9),

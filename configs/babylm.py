@@ -44,7 +44,7 @@ def get_config(size: str = "strict_small") -> ml_collections.ConfigDict:
     """
     config = modern_config()
     config.model.update(vocab_size=0, max_position_embeddings=512)  # entries: those of the records
-    config.model.update(window=0, global_every=0)
+    config.model.update(window=0, global_every=1)
     config.pretraining.objective = "hybrid"
     config.global_batch_size = 32
     with config.phases.unlocked():
