@@ -36,6 +36,8 @@ DROPOUTS = {
     ),
     "mlp_dropout": ("within a feed-forward nothing is dropped here", ""),
 }
+# A field of ours: 1 if a masked token is predicted at the position before it (`tasks.hybrid`).
+SHIFT = "masked_lm_shift"
 # The kinds of classifiers in transformers.
 PROBLEM_TYPES = (REGRESSION, "single_label_classification", "multi_label_classification")
 POOLINGS = ("cls", "mean")  # of classifiers that tell what they read
@@ -48,7 +50,8 @@ class Description:
 
     `is_regression` says that a classifier gives numbers, not classes, as that of one label, and
     `is_multi_label` that any number of its labels may be right; `pooling` is what it reads.
-    `languages` are the names of those that have embeddings, in their order.
+    `languages` are the names of those that have embeddings, in their order. `is_shifted` says that
+    masked tokens are predicted one position to the left.
     """
 
     family: base.Family
@@ -59,6 +62,7 @@ class Description:
     is_multi_label: bool = False
     pooling: str = "cls"
     languages: tuple[str, ...] = ()
+    is_shifted: bool = False
 
     @property
     def head(self) -> str | None:
@@ -126,6 +130,8 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         faults.append(f"architectures is {architectures!r}; it must be a list of class names")
     if (problem := fields.get("problem_type")) not in (None, *PROBLEM_TYPES):
         faults.append(f"problem_type is {problem!r:.60}; known are {', '.join(PROBLEM_TYPES)}")
+    if (shift := fields.get(SHIFT, 0)) not in (0, 1):
+        faults.append(f"{SHIFT} is {shift!r}; it must be 0 or 1")
     if faults:
         raise ValueError(f"{source} describes no model that is known here: " + "; ".join(faults))
     _warn(fields, family, encoder, source)
@@ -143,6 +149,7 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         is_multi_label,
         pooling,
         languages,
+        shift == 1,
     )
 
 
@@ -154,6 +161,7 @@ def to_json(
     labels: Mapping[int, str] | None = None,
     pooling: str = "cls",
     languages: Sequence[str] = (),
+    is_shifted: bool = False,
 ) -> dict[str, Any]:
     """Returns the fields of the config.json of a model with this head; undoes `parse_config`.
 
@@ -181,6 +189,8 @@ def to_json(
         "architectures": [family.architectures[head]],
         "model_type": family.model_type,
     }
+    if is_shifted:
+        fields[SHIFT] = 1
     if labels:
         fields["id2label"] = {str(number): labels[number] for number in sorted(labels)}
         fields["label2id"] = {labels[number]: number for number in sorted(labels)}
@@ -290,7 +300,7 @@ def _warn(
     fields: Mapping[str, Any], family: base.Family, encoder: models.EncoderConfig, source: str
 ) -> None:
     names = {*family.fields, *family.fixed, *family.without_effect, *family.tokenizer.ids}
-    names.add(family.pooling)
+    names |= {family.pooling, SHIFT}
     if fields.get("auto_map"):
         logging.warning(
             "%s names code of its own (auto_map), which is never run: the weights are read as "

@@ -104,6 +104,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         pooling=description.pooling if head == "sequence_classification" else "cls",
         sentence=sentence,
         languages=description.languages,
+        is_shifted=description.is_shifted and head == "masked_lm",
     )
 
 

@@ -40,6 +40,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
         labels=weights.labels,
         pooling=weights.pooling,
         languages=weights.languages,
+        is_shifted=weights.is_shifted,
     )
     table = names.in_a_row(names.of_head(family.tensors, head), sizes.inner_group_num)
 

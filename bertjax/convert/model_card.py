@@ -24,6 +24,7 @@ from bertjax.workdirs import reader, scalars
 PIPELINES = {
     "pretraining": "fill-mask",
     "masked_lm": "fill-mask",
+    "causal_lm": "text-generation",
     "replaced_tokens": "feature-extraction",  # nor for this
     "none": "feature-extraction",
     "next_sentence": "feature-extraction",  # the hub has no task of its own for it
@@ -32,6 +33,14 @@ PIPELINES = {
     "question_answering": "question-answering",
     "multiple_choice": "multiple-choice",
 }
+
+
+SHIFTED = (
+    "**Shifted by one.** The logits of a masked token are at the position before it, not at its "
+    "own: a plain fill-mask pipeline gives the token after the mask. `python -m bertjax.fill_mask` "
+    "reads `masked_lm_shift` of config.json. The same weights read from left to right are written "
+    "by `python -m bertjax.convert --head=causal_lm`."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +91,8 @@ def text(
     count = sum(x.size for path, x in params if pretrained.is_of_class(path, *of_class))
     parts += [f"{article} {title} with {count:,} parameters, written by bertjax {__version__}."]
     parts += ["", *_sizes(weights)]
+    if weights.is_shifted:
+        parts += ["", SHIFTED]
     if weights.sentence is not None:
         parts += ["", *_sentence_vectors(weights, weights.sentence)]
     if run is not None:
@@ -98,6 +109,8 @@ def _front_matter(weights: pretrained.Pretrained, license: str | None) -> Iterat
     yield "---"
     yield f"library_name: {'sentence-transformers' if is_of_sentences else 'transformers'}"
     pipeline = "sentence-similarity" if is_of_sentences else PIPELINES[weights.head]
+    if weights.is_shifted:
+        pipeline = "feature-extraction"  # a pipeline of fill-mask would give the token after
     yield f"pipeline_tag: {pipeline}"
     yield f"tags:\n- {weights.family.model_type}\n- bertjax"
     if is_of_sentences:

@@ -23,6 +23,7 @@ from bertjax.models import embedding_sharing, parameters, sentence_vectors
 PARTS: dict[str, tuple[str, ...]] = {
     "pretraining": ("encoder", "mlm_head", "pooler", "nsp_head"),
     "masked_lm": ("encoder", "mlm_head"),
+    "causal_lm": ("encoder", "lm_head"),
     "replaced_tokens": ("encoder", "rtd_head"),
     "none": ("encoder",),
     "next_sentence": ("encoder", "pooler", "nsp_head"),
@@ -51,6 +52,7 @@ MODULES: dict[str, Callable[..., nnx.Module]] = {
     "encoder": models.make_encoder,
     "pooler": models.Pooler,
     "mlm_head": models.MlmHead,
+    "lm_head": models.MlmHead,
     "nsp_head": models.PairHead,
     "rtd_head": models.ReplacedHead,
 }
@@ -88,6 +90,8 @@ class Pretrained:
       `generator`.
     `sentence`: how a model for sentence embeddings makes its vectors; it has no head.
     `languages`: names of the languages that it has embeddings of, in their order; () if unknown.
+    `is_shifted`: a masked token is predicted at the position before it, as a next token is, by the
+      same head: `tasks.hybrid`.
 
     Raises:
       ValueError: if the vocabulary has entries that have no row in the embedding table, or its
@@ -109,6 +113,7 @@ class Pretrained:
     generator: models.EncoderConfig | None = None
     sentence: sentence_vectors.SentenceVectors | None = None
     languages: tuple[str, ...] = ()
+    is_shifted: bool = False
 
     def __post_init__(self):
         tokenizer.check_table(self.vocabulary, self.config.vocab_size, self.source)
@@ -195,7 +200,7 @@ def head_of(paths: Collection[str]) -> str:
     without one for tokens.
     """
     parts = {path.split(".")[0] for path in paths}
-    richest_first = ("replaced_tokens", "pretraining", "masked_lm", "next_sentence")
+    richest_first = ("replaced_tokens", "pretraining", "masked_lm", "causal_lm", "next_sentence")
     richest_first += ("question_answering", "sequence_classification", "token_classification")
     heads = (head for head in richest_first if parts.issuperset({*PARTS[head]} - {"encoder"}))
     return next(heads, "none")
@@ -214,7 +219,8 @@ def exported(weights: Pretrained) -> Pretrained:
 def select(weights: Pretrained, head: str) -> Pretrained:
     """Returns the part of the weights that the model with this head has; the rest is `unused`.
 
-    Of a discriminator with its generator "masked_lm" is the generator.
+    Of a discriminator with its generator "masked_lm" is the generator. Of a hybrid model
+    "causal_lm" is the same encoder, read from left to right.
 
     Raises:
       ValueError: if the head is not known, or listing the parts of it that are not there.
@@ -222,6 +228,8 @@ def select(weights: Pretrained, head: str) -> Pretrained:
     check_head(head)
     if head == "masked_lm" and weights.generator is not None:
         weights = generator_of(weights, weights.generator)
+    if head == "causal_lm" and weights.is_shifted:
+        weights = _causal_side(weights)
     present = {path.split(".")[0] for path in weights.params}
     if missing := [part for part in PARTS[head] if part not in present]:
         raise ValueError(
@@ -241,7 +249,18 @@ def select(weights: Pretrained, head: str) -> Pretrained:
         pooling=weights.pooling if is_of_sequences else "cls",
         generator=weights.generator if head == "replaced_tokens" else None,
         sentence=weights.sentence if head == "none" else None,
+        is_shifted=weights.is_shifted and head == "masked_lm",
     )
+
+
+def _causal_side(weights: Pretrained) -> Pretrained:
+    """Returns a hybrid model as one that reads from left to right."""
+    renamed = {
+        f"lm_head.{path.removeprefix('mlm_head.')}" if path.startswith("mlm_head.") else path: array
+        for path, array in weights.params.items()
+    }
+    sizes = dataclasses.replace(weights.config, left_to_right=True)
+    return dataclasses.replace(weights, config=sizes, params=renamed, model_type="")
 
 
 def for_sentences(weights: Pretrained, pooling: str | None, normalize: bool | None) -> Pretrained:

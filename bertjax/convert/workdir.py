@@ -24,6 +24,8 @@ from bertjax.workdirs import checkpoint, reader
 # The heads that the pretraining task knows, with its pair loss. Weights with another head are kept
 # all the same: to export them again, or to start from.
 PAIR_LOSSES = {"pretraining": "nsp", "masked_lm": "none"}
+# Head -> its objective, where that is not of masked tokens.
+OBJECTIVES = {"replaced_tokens": "replaced_tokens", "causal_lm": "next_token"}
 
 
 def read(path: epath.PathLike, *, step: str | int = "newest") -> pretrained.Pretrained:
@@ -72,7 +74,12 @@ def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
         flat = {path: leaf for path, leaf in flat.items() if path not in unused}
     else:
         is_finetuned = workdir.config.task == "finetuning"
-        fields = _finetuned(workdir) if is_finetuned else _pretrained_fields(workdir.meta, flat)
+        objective = workdir.config.pretraining.objective
+        fields = (
+            _finetuned(workdir)
+            if is_finetuned
+            else _pretrained_fields(workdir.meta, flat, objective)
+        )
     return pretrained.Pretrained(
         config=sizes,
         params=flat,
@@ -134,7 +141,9 @@ def _source(description: reader.Description) -> str:
     return f"{description.directory} (bertjax workdir, step {description.step})"
 
 
-def _pretrained_fields(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _pretrained_fields(
+    meta: Mapping[str, Any], params: Mapping[str, np.ndarray], objective: str
+) -> dict[str, Any]:
     """Returns the fields of the head of weights that were converted, or pretrained."""
     converted = meta.get("converted", {})
     head = converted.get("head") or pretrained.head_of(params)
@@ -143,6 +152,7 @@ def _pretrained_fields(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]
     return {
         "head": head,
         "labels": pretrained.named_labels(labels, params, head),
+        "is_shifted": head == "masked_lm" and objective == "hybrid",
         **{name: converted.get(name, default) for name, default in defaults.items()},
     }
 
@@ -176,8 +186,11 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
     config.model.dtype = "float32"
     config.data.languages = weights.languages
     config.pretraining.pair_loss = PAIR_LOSSES.get(weights.head, "none")
-    if weights.head == "replaced_tokens":
-        config.pretraining.objective = "replaced_tokens"
+    objective = "hybrid" if weights.is_shifted else OBJECTIVES.get(weights.head)
+    if objective:
+        config.pretraining.objective = objective
+    if weights.head == "causal_lm":
+        config.pretraining.masking = "none"
     if weights.generator is not None:
         generator, copies = config.pretraining.generator, embedding_sharing.copies(weights.params)
         names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")

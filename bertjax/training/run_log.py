@@ -133,7 +133,8 @@ def _next_commands(run: program.Program, workdir: epath.Path) -> list[str]:
     records = run.config.data.eval_dir or "RECORDS"
     commands = [f"python -m bertjax.evaluate --checkpoint={workdir} --data={records}"]
     left_to_right = run.config.model.left_to_right
-    if not left_to_right:  # which no other format has
+    paths = parameters.flat(run.abstract_state.params)
+    if not obstacles(run.config, run.job.data.vocabulary(), paths):
         commands.append(export)
     if run.job.data.vocabulary() is not None:
         reads_languages = run.config.model.language_embeddings > 0

@@ -19,6 +19,7 @@ import warnings
 AUTO = {
     "pretraining": "AutoModelForPreTraining",
     "replaced_tokens": "AutoModelForPreTraining",
+    "causal_lm": "AutoModelForCausalLM",
     "masked_lm": "AutoModelForMaskedLM",
     "none": "AutoModel",
     "next_sentence": "AutoModelForNextSentencePrediction",

@@ -21,7 +21,7 @@ from bertjax import fill_mask, inference, models  # noqa: E402
 from bertjax.convert import __main__ as program  # noqa: E402
 from bertjax.convert import families, formats, names, pretrained  # noqa: E402
 from bertjax.models import parameters, plain_attention  # noqa: E402
-from bertjax.tasks import base, pretraining, replaced_tokens  # noqa: E402
+from bertjax.tasks import base, next_token, pretraining, replaced_tokens  # noqa: E402
 from tests.convert import weights  # noqa: E402
 from tests.convert.families import test_electra  # noqa: E402
 from tests.interop import exports  # noqa: E402
@@ -54,6 +54,14 @@ FIELDS = {
         **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
         "attn_implementation": "eager",  # plain torch
     },
+    "modernbert-decoder": {
+        **{"vocab_size": VOCAB_SIZE, "hidden_size": 18, "num_attention_heads": 3},
+        **{"intermediate_size": 13, "num_hidden_layers": 4, "max_position_embeddings": 64},
+        **{"global_attn_every_n_layers": 3, "local_attention": 6, "pad_token_id": 0},
+        **dict.fromkeys(("bos_token_id", "cls_token_id"), 1),
+        **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
+        "attn_implementation": "eager",
+    },
     "xlm": {
         **{"vocab_size": VOCAB_SIZE, "emb_dim": 15, "n_heads": 3, "n_layers": 2, "n_langs": 3},
         **{"max_position_embeddings": 13},
@@ -75,6 +83,7 @@ HEADS = {
         *("token_classification", "multiple_choice"),
     ),
     "modernbert": ("masked_lm", "none", "sequence_classification", "question_answering"),
+    "modernbert-decoder": ("causal_lm", "none"),
     "roberta": ("masked_lm", "none", "sequence_classification", "token_classification"),
     "xlm": ("masked_lm", "none", "token_classification", "question_answering"),
 }
@@ -85,6 +94,8 @@ CASES = [
     ("distilbert", "none", {"sinusoidal_pos_embds": True}),
     ("electra", "replaced_tokens", {"embedding_size": 15}),
     ("modernbert", "masked_lm", {"local_attention": 1}),  # a token sees itself alone
+    ("modernbert-decoder", "causal_lm", {"local_attention": 2}),  # the same
+    ("modernbert-decoder", "causal_lm", {"global_attn_every_n_layers": 1}),  # no window
     ("xlm", "masked_lm", {"use_lang_emb": False, "gelu_activation": False}),
     *((name, head, {}) for name in KIN for head in ("masked_lm", "sequence_classification")),
 ]
@@ -98,6 +109,7 @@ ENDS = {"start_positions": "start_logits", "end_positions": "end_logits"}
 # Head -> our module; a family's pairs choose that of pretraining.
 MODULES = {
     "masked_lm": functools.partial(pretraining.PretrainingModel, pair_loss="none"),
+    "causal_lm": next_token.NextTokenModel,
     "replaced_tokens": replaced_tokens.Discriminator,
     "none": models.make_bare,
     "pooled": lambda config, *, rngs: nnx.Dict(
@@ -168,7 +180,7 @@ def make_labels(name, head, mask):
     """Labels as transformers takes them, -100 where there are none."""
     rng = np.random.default_rng(4)
     match head:
-        case "pretraining" | "masked_lm":
+        case "pretraining" | "masked_lm" | "causal_lm":
             drawn = rng.integers(1, VOCAB_SIZE, mask.shape)
             labels = np.where((rng.random(mask.shape) < 0.4) & (mask != 0), drawn, -100)
             pairs = {PAIRS[name][1]: np.array([0, 1, 1, 0])} if head == "pretraining" else {}
@@ -189,6 +201,8 @@ def our_logits(name, head, model, rows):
         logits = {"labels": model.mlm_logits(hidden, jnp.tile(jnp.arange(LENGTH), (BATCH, 1)))}
         pairs = {PAIRS[name][1]: model.pair_logits(hidden)} if head == "pretraining" else {}
         return logits | pairs
+    if head == "causal_lm":
+        return {"labels": model.next_logits(model.encoder(rows))}
     if head == "question_answering":
         return dict(zip(ENDS, model(rows), strict=True))
     return {"labels": model.replaced_logits(rows) if head == "replaced_tokens" else model(rows)}
@@ -200,7 +214,7 @@ def their_logits(name, head, out):
         return {"labels": out.prediction_logits, PAIRS[name][1]: out[PAIRS[name][2]]}
     if head == "question_answering":
         return {labels: out[logits] for labels, logits in ENDS.items()}
-    return {"labels": out.logits}
+    return {"labels": out.logits[:, :-1] if head == "causal_lm" else out.logits}
 
 
 def our_loss(head, logits, labels, mask):
@@ -211,6 +225,7 @@ def our_loss(head, logits, labels, mask):
         return scores["discriminator_loss"].total / real.sum()
     total = 0.0
     for name, array in labels.items():
+        array = array[:, 1:] if head == "causal_lm" else array
         scored = (array >= 0).astype(jnp.float32)
         losses = base.cross_entropy(logits[name], jnp.maximum(array, 0))
         total += (losses * scored).sum() / scored.sum()
@@ -232,8 +247,11 @@ def test_outputs_losses_and_gradients_are_theirs(tmp_path, name, head, changes):
     graphdef, params = module_of(read)
     rows = make_rows(head, padding=theirs.config.pad_token_id)
     # In a window a padding sees other padding there and nothing here.
-    pads_differ, slack = read.config.window != 0, 2 if name == "modernbert" else 1
+    pads_differ, slack = read.config.window != 0, 2 if "modernbert" in name else 1
     pads_differ |= name == "xlm"  # whose padding is zero after each layer
+    if head == "causal_lm":  # whose padding sees what is on its left
+        rows["input_ids"] = np.maximum(rows["input_ids"], 1)
+        rows["input_mask"] = np.ones_like(rows["input_mask"])
     if pads_differ and head == "question_answering":  # whose softmax there is over padding, too
         rows["input_mask"] = np.ones_like(rows["input_mask"])
     mask, ours = rows["input_mask"], jax.tree.map(jnp.asarray, rows)

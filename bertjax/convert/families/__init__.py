@@ -13,6 +13,7 @@ from bertjax.convert.families import (
     distilbert,
     electra,
     modernbert,
+    modernbert_decoder,
     roberta,
     xlm,
 )
@@ -30,6 +31,7 @@ FAMILIES: dict[str, base.Family] = {
         roberta.FAMILY,
         electra.FAMILY,
         modernbert.FAMILY,
+        modernbert_decoder.FAMILY,
         xlm.FAMILY,
     )
 }
