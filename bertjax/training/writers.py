@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 from etils import epath
@@ -231,6 +231,15 @@ class _Mirror:
         shutil.rmtree(self.local)
 
 
+class Band(NamedTuple):
+    """A range of values at each place, such as that of a reference curve."""
+
+    name: str
+    places: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
 def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
     """Returns the picture of a run: loss, accuracy, learning rate and speed against the step."""
     panels = {
@@ -273,17 +282,38 @@ def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
 
 def draw_trials(curves: Mapping[str, Sequence[Mapping[str, Any]]], score: str) -> figure.Figure:
     """Returns the picture of several runs: their training losses and one score, by their names."""
-    picture = figure.Figure(figsize=(14, 5), layout="constrained")
+    return draw_runs(curves, (("train/loss", "step"), (score, "step")))
+
+
+def draw_runs(
+    curves: Mapping[str, Sequence[Mapping[str, Any]]],
+    panels: Sequence[tuple[str, str]],
+    bands: Mapping[tuple[str, str], Sequence[Band]] | None = None,
+) -> figure.Figure:
+    """Returns the picture of several runs, by their names: a panel for each (scalar, horizontal).
+
+    Both are names in the entries. `bands` are drawn behind the curves of a panel.
+    """
+    rows = math.ceil(len(panels) / 2)
+    picture = figure.Figure(figsize=(14, 5 * rows), layout="constrained")
+    grid = [*picture.subplots(rows, 2, squeeze=False).flat]
+    for empty in grid[len(panels) :]:
+        empty.remove()
     # A colour for each: the usual ones begin again after ten.
     colours = dict(zip(curves, colormaps["turbo"](np.linspace(0, 1, len(curves))), strict=True))
     lines: dict[str, Any] = {}
-    for axes, name in zip(picture.subplots(1, 2), ("train/loss", score), strict=True):
-        axes.set(title=name, xlabel="step")
+    for axes, (name, horizontal) in zip(grid, panels, strict=False):
+        axes.set(title=name, xlabel=horizontal)
         axes.grid(alpha=0.3)
+        for band in (bands or {}).get((name, horizontal), ()):
+            lines[band.name] = axes.fill_between(band.places, band.low, band.high, alpha=0.25,
+                                                 color="grey", label=band.name)  # fmt: skip
         for run, entries in curves.items():
-            for steps, values in _series(entries, re.compile(re.escape(name))).values():
+            for places, values in _series(
+                entries, re.compile(re.escape(name)), horizontal
+            ).values():
                 (lines[run],) = axes.plot(
-                    steps, values, marker="o", markersize=3, linewidth=1, color=colours[run]
+                    places, values, marker="o", markersize=3, linewidth=1, color=colours[run]
                 )
     picture.legend(
         list(lines.values()),
@@ -303,15 +333,18 @@ def save_picture(picture: figure.Figure, path: epath.Path) -> None:
 
 
 def _series(
-    entries: Sequence[Mapping[str, Any]], pattern: re.Pattern[str]
-) -> dict[str, tuple[list[int], list[float]]]:
-    """Returns steps and values by name, of the scalars whose whole name the pattern matches."""
-    series: dict[str, tuple[list[int], list[float]]] = {}
+    entries: Sequence[Mapping[str, Any]], pattern: re.Pattern[str], horizontal: str = "step"
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Returns places and values by name, of the scalars whose whole name the pattern matches.
+
+    The places are steps, or the values of another name in the same entries.
+    """
+    series: dict[str, tuple[list[float], list[float]]] = {}
     for entry in entries:
         for name, value in entry.items():
             if not pattern.fullmatch(name):
                 continue
-            steps, values = series.setdefault(name, ([], []))
-            steps.append(entry["step"])
+            places, values = series.setdefault(name, ([], []))
+            places.append(entry[horizontal])
             values.append(math.nan if value is None else value)
     return series

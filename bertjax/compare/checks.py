@@ -1,0 +1,419 @@
+"""What may be off in a run, a row of CHECKS each: a name, and a function of the run.
+
+A check returns a sentence with its figures, or None where nothing is off or its series is missing.
+Thresholds are wide: three healthy seeds are silent (`benchmarks/planted_faults.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from jaxtyping import Float
+
+from bertjax.compare import references, runs
+
+Steps = Float[np.ndarray, " lines"]
+Values = Float[np.ndarray, " lines"]
+
+LAST_SHARE = 0.1  # of the lines, over which the loss at the end is averaged
+SPIKE_NATS = 0.4  # above the level before it
+RISE_NATS = 0.25  # from the best stretch to the end
+GROWTH = 3.0  # of the gradient norm, from the second quarter to the last
+HEAVY_TAIL = 15.0  # the largest gradient norm after the warm-up, by the median
+SLOW = 0.5  # of the tokens per second at the start
+LEAK_NATS = 0.15  # that a mean over few held-out batches may be lower by
+NATS_PER_DROPOUT = 3.0  # of training loss, for a dropout of 1; 0.3 nats at 0.1
+NATS_PER_MASK_RATE = 5.0  # of loss, from a mask rate of 0 to 1
+GAP_NATS = 1.0  # from the training loss up to the held-out loss
+OVERFITTED_NATS = 0.1  # from the best held-out loss to the last
+TRIVIAL_ACCURACY = 0.97
+PAIR_CHANCE = math.log(2)
+LEAST_PASSES, MOST_PASSES = 0.5, 100.0
+MISSING_RATIO, MISSING_DEVIATIONS = 1.5, 5.0
+ENDED_SHARE = 0.95  # of the steps, before which the learning rate should not be gone
+OFF_SPREADS, OFF_NATS = 5.0, 0.1  # from a reference curve, whichever is more
+
+
+def _plateau(run: runs.Run) -> str | None:
+    check_step = run.options["plateau.check_step"]
+    level = run.last(f"{runs.HELD_OUT}unigram_loss")
+    if run.data.unigram_entropy is not None:
+        level = run.data.unigram_entropy
+    is_young = not run.is_finished and not 0 < check_step <= run.step
+    loss = _at_end(run, f"train/{run.token_loss}")
+    margin = run.options["plateau.margin"]
+    if is_young or not loss > level - margin:
+        return None
+    return (
+        f"The training loss ends at {loss:.2f} nats; {level:.2f} is the unigram plateau, reached "
+        f"without the context, and a model that learns gets {margin:g} below it. Likely causes: "
+        "labels that do not belong to their positions, a learning rate that is too high or too "
+        "low, or too few steps"
+    )
+
+
+def _trivial(run: runs.Run) -> str | None:
+    accuracy = _at_end(run, f"train/{run.token_loss.replace('loss', 'accuracy')}")
+    if not accuracy > TRIVIAL_ACCURACY:
+        return None
+    return (
+        f"{accuracy:.1%} of the predicted tokens are right, more than text allows: the labels are "
+        "visible in the input, or they are padding"
+    )
+
+
+def _warm_up(run: runs.Run) -> str | None:
+    options = run.options
+    given = ("schedule.warmup_steps", "schedule.warmup_share", "schedule.warmup_tokens")
+    steps, rate = run.series("train/learning_rate")
+    if any(options[name] for name in given) or options["init_from"] or not len(rate):
+        return None
+    return (
+        f"There is no warm-up: the learning rate is {rate[0]:.2g} at step {int(steps[0]):,}. The "
+        "first updates are as large as any, when Adam has seen next to no gradient; set "
+        "config.schedule.warmup_share=0.1"
+    )
+
+
+def _rate_never_peaks(run: runs.Run) -> str | None:
+    rate, peak = run.series("train/learning_rate")[1], run.options["schedule.peak_learning_rate"]
+    warm = run.options["schedule.warmup_steps"]
+    if not run.is_finished or warm <= run.phase_ends[-1] or not len(rate):
+        return None
+    return (
+        f"The learning rate rises to {rate.max():.2g} and never reaches its peak of {peak:g}: the "
+        f"warm-up of {warm:,} steps is longer than the run of {run.phase_ends[-1]:,}"
+    )
+
+
+def _rate_ends_early(run: runs.Run) -> str | None:
+    steps, rate = run.series("train/learning_rate")
+    if not len(rate) or not rate.max() > 0:
+        return None
+    gone = steps[steps > steps[rate > 0.01 * rate.max()][-1]]
+    if not len(gone) or gone[0] >= ENDED_SHARE * run.step:
+        return None
+    return (
+        f"The learning rate is below 1% of its peak from step {int(gone[0]):,} of {run.step:,} on: "
+        f"the last {1 - gone[0] / run.step:.0%} of the steps teach next to nothing"
+    )
+
+
+def _rate_never_falls(run: runs.Run) -> str | None:
+    rate = run.series("train/learning_rate")[1]
+    if not run.is_finished or not len(rate) or rate[-1] < 0.9 * rate.max():
+        return None
+    if run.options["schedule.warmup_steps"] >= run.phase_ends[-1]:
+        return None  # it still rises
+    return (
+        f"The learning rate is {rate[-1]:.2g} at the end, {rate[-1] / rate.max():.0%} of its peak: "
+        "a run without a decay ends above the loss that it could have"
+    )
+
+
+def _spikes(run: runs.Run) -> str | None:
+    steps, loss = _after_warm_up(run, f"train/{run.token_loss}")
+    places = [i for i in range(3, len(loss)) if _is_spike(loss, i)]
+    if not places:
+        return None
+    i = max(places, key=lambda i: loss[i])
+    resumed = [step for step in run.resumed if any(steps[p - 1] <= step < steps[p] for p in places)]
+    after = f", right after the resume at step {resumed[0]:,}" if resumed else ""
+    return (
+        f"The loss jumps {len(places)} time{'s' * (len(places) > 1)} by more than {SPIKE_NATS:g} "
+        f"nats, to {loss[i]:.2f} at step {int(steps[i]):,}{after}. "
+        + ("The optimizer's state or the data differ from those before the stop" if resumed else
+           "Likely causes: too high a learning rate, no clipping, or damaged records")
+    )  # fmt: skip
+
+
+def _rises(run: runs.Run) -> str | None:
+    steps, loss = _after_warm_up(run, f"train/{run.token_loss}")
+    width = max(3, round(LAST_SHARE * len(loss)))
+    if len(loss) < 3 * width or _changes_task(run):
+        return None
+    means = np.convolve(loss, np.full(width, 1 / width), "valid")
+    best = int(np.nanargmin(means))
+    if not means[-1] - means[best] > RISE_NATS:
+        return None
+    return (
+        f"The training loss rises: from {means[best]:.2f} nats around step "
+        f"{int(steps[best + width // 2]):,} to {means[-1]:.2f} at the end. It diverges; "
+        "a third of the learning rate may help"
+    )
+
+
+def _throughput(run: runs.Run) -> str | None:
+    steps, speed = run.series("perf/tokens_per_second")
+    begin = run.phase_ends[-2] if len(run.phase_ends) > 1 else 0
+    in_last = speed[steps > begin]  # a phase of longer rows is slower
+    quarter = len(in_last) // 4
+    if quarter < 3:
+        return None
+    # The fast lines of the end beside the middle of the start: other jobs disturb for a while.
+    first, last = np.nanmedian(in_last[:quarter]), np.nanpercentile(in_last[-quarter:], 80)
+    if not last < SLOW * first:
+        return None
+    return (
+        f"The speed falls from {first:,.0f} to {last:,.0f} tokens per second: another job on the "
+        "machine, a hot device, or a disk that cannot keep up"
+    )
+
+
+def _leak(run: runs.Run) -> str | None:
+    if run.data.overlap:
+        return (
+            f"{run.data.overlap:.0%} of the held-out documents are trained on, word for word: the "
+            "held-out scores say nothing of text that the model has not seen"
+        )
+    allowed = LEAK_NATS + _explained(run)
+    gap = _gap(run)
+    if not gap < -allowed:
+        return None
+    return (
+        f"The held-out loss is {-gap:.2f} nats below the training loss, more than dropout and "
+        f"masks explain ({allowed:.2f}): the held-out text is trained on, or is easier"
+    )
+
+
+def _held_out_gap(run: runs.Run) -> str | None:
+    gap = _gap(run)
+    if not gap > GAP_NATS:
+        return None
+    return (
+        f"The held-out loss is {gap:.2f} nats above the training loss: the held-out text is of "
+        "another kind, training batches are not what the evaluation reads, or the run is overfitted"
+    )
+
+
+def _overfitted(run: runs.Run) -> str | None:
+    steps, loss = run.series(f"{runs.HELD_OUT}{run.token_loss}")
+    if len(loss) < 3 or not np.isfinite(loss).any():
+        return None
+    best = int(np.nanargmin(loss))
+    if not loss[-1] - loss[best] > OVERFITTED_NATS:
+        return None
+    return (
+        f"The held-out loss was best at step {int(steps[best]):,}, {loss[best]:.2f} nats, and ends "
+        f"at {loss[-1]:.2f}: fewer steps, more text, or dropout; --step=best reads the best one"
+    )
+
+
+def _skipped(run: runs.Run) -> str | None:
+    count = run.last("train/skipped_steps")
+    if not count > max(2, 0.001 * run.step):
+        return None
+    return (
+        f"{int(count):,} of {run.step:,} updates were skipped for a non-finite loss or gradient: a "
+        "smaller learning rate, or a longer warm-up"
+    )
+
+
+def _untaught(run: runs.Run) -> str | None:
+    count = run.last("train/steps_without_targets")
+    if not count > 0.01 * run.step:
+        return None
+    return f"{int(count):,} of {run.step:,} steps had nothing to predict for one of the losses"
+
+
+def _gradients_grow(run: runs.Run) -> str | None:
+    _, norms = _after_warm_up(run, "train/grad_norm")
+    quarter = len(norms) // 4
+    if quarter < 3:
+        return None
+    before, after = np.nanmedian(norms[quarter : 2 * quarter]), np.nanmedian(norms[-quarter:])
+    if not after > GROWTH * before:
+        return None
+    return (
+        f"The gradient norm grows from {before:.2g} to {after:.2g} (medians of the second and the "
+        "last quarter of the run): the run becomes unstable"
+    )
+
+
+def _unclipped(run: runs.Run) -> str | None:
+    steps, norms = _after_warm_up(run, "train/grad_norm")
+    if run.options["optimizer.clip_norm"] or not len(norms) or not np.isfinite(norms).any():
+        return None
+    largest, median = int(np.nanargmax(norms)), float(np.nanmedian(norms))
+    return (
+        f"Gradients are not clipped; their norm is {norms[largest]:.2g} at step "
+        f"{int(steps[largest]):,}, {norms[largest] / median:.1f} times the median. One bad batch "
+        "may undo many steps: config.optimizer.clip_norm=1"
+    )
+
+
+def _frozen(run: runs.Run) -> str | None:
+    patterns = run.options["optimizer.frozen"]
+    if not patterns or run.options["init_from"]:
+        return None
+    return (
+        f"config.optimizer.frozen keeps {', '.join(patterns)} at random initial values: without "
+        "config.init_from, nothing was learnt there"
+    )
+
+
+def _pairs(run: runs.Run) -> str | None:
+    name = f"train/{run.options['pretraining.pair_loss']}_loss"
+    loss = _at_end(run, name)
+    if not run.is_finished or not loss > PAIR_CHANCE - 0.005:
+        return None
+    return f"{name} ends at {loss:.3f} nats; a coin gets {PAIR_CHANCE:.3f}: pairs are not learnt"
+
+
+def _passes(run: runs.Run) -> str | None:
+    count = run.data.passes
+    if count is None or LEAST_PASSES <= count <= MOST_PASSES:
+        return None
+    if count > MOST_PASSES:
+        return f"The text is read {count:.0f} times: more text teaches more than more passes"
+    return (
+        f"The run reads {count:.2f} passes of its text, so {1 - count:.0%} of the records are "
+        "never read: more steps, or config.phases.phase1.num_epochs=1"
+    )
+
+
+def _missing_documents(run: runs.Run) -> str | None:
+    held, share, documents = (
+        run.data.held_out_documents,
+        run.data.held_out_fraction,
+        run.data.documents,
+    )
+    if not held or not share or not documents:
+        return None
+    expected = documents * share / (1 - share)
+    is_chance = held - expected < MISSING_DEVIATIONS * math.sqrt(expected)
+    if held < MISSING_RATIO * expected or is_chance:
+        return None
+    return (
+        f"The training records hold {documents:,} documents; {held:,} held-out ones at a "
+        f"fraction of {share:g} belong to {held / share:,.0f}: {1 - expected / held:.0%} of the "
+        "training text is missing"
+    )
+
+
+def _reference(run: runs.Run) -> str | None:
+    sentences = [it for one in run.references if (it := _beside(run, one))]
+    return " ".join(sentences) or None
+
+
+def _beside(run: runs.Run, one: references.Reference) -> str | None:
+    differs = "; ".join(references.differences(one, run.options))
+    for name, curve in one.curves.items():
+        off, allowed, tokens = _distance(run, name, curve)
+        if abs(off) > allowed:
+            return (
+                f"{name} is {abs(off):.2f} nats {'above' if off > 0 else 'below'} the reference "
+                f"curve {one.name} around {tokens:,.0f} tokens; its seeds allow {allowed:.2f}. "
+                + (f"Its options differ: {differs}" if differs else
+                   "Its options are the same, so the batches or the code are not")
+            )  # fmt: skip
+    if differs:
+        return f"Options differ from the reference {one.name}, and its loss does not: {differs}"
+    return None
+
+
+def _distance(run: runs.Run, name: str, curve: references.Curve) -> tuple[float, float, float]:
+    """Returns the mean distance in the last third that both have, what is allowed, and where."""
+    places = [(line["tokens"], line[name]) for line in run.lines if line.get(name) is not None]
+    points = np.array(curve.tokens)
+    if not places:
+        return 0.0, 0.0, 0.0
+    tokens, values = np.array(places, float).T
+    reached = np.flatnonzero((points <= tokens[-1]) & (points >= tokens[0]))
+    if not len(reached):
+        return 0.0, 0.0, 0.0
+    chosen = reached[-math.ceil(len(reached) / 3) :]
+    distances = np.interp(points[chosen], tokens, values) - np.array(curve.means)[chosen]
+    spread = float(np.sqrt(np.mean(np.square(np.array(curve.spreads)[chosen]))))
+    return (
+        float(distances.mean()),
+        max(OFF_NATS, OFF_SPREADS * spread),
+        float(points[chosen].mean()),
+    )
+
+
+def _at_end(run: runs.Run, name: str) -> float:
+    """Returns the mean of a scalar over the last lines, NaN without them."""
+    values = run.series(name)[1]
+    count = max(1, round(LAST_SHARE * len(values)))
+    return float(np.nanmean(values[-count:])) if np.isfinite(values[-count:]).any() else math.nan
+
+
+def _after_warm_up(run: runs.Run, name: str) -> tuple[Steps, Values]:
+    steps, values = run.series(name)
+    rate_steps, rate = run.series("train/learning_rate")
+    begin = rate_steps[int(np.argmax(rate))] if len(rate) else 0
+    begin = max(min(begin, 0.2 * run.step), 0.05 * run.step)
+    return steps[steps > begin], values[steps > begin]
+
+
+def _is_spike(loss: Values, i: int) -> bool:
+    before = loss[max(0, i - 5) : i]
+    return bool(loss[i] - np.nanmedian(before) > SPIKE_NATS)
+
+
+def _changes_task(run: runs.Run) -> bool:
+    """Whether a loss may rise because the rows or the masks of a later phase are harder."""
+    return len(run.phase_ends) > 1 or any(
+        run.options[name] for name in run.options if name.endswith(".final_masked_lm_prob")
+    )
+
+
+def _gap(run: runs.Run) -> float:
+    """Returns the last held-out loss less the training loss around it, NaN without them."""
+    eval_steps, held_out = run.series(f"{runs.HELD_OUT}{run.token_loss}")
+    steps, loss = run.series(f"train/{run.token_loss}")
+    if not len(held_out) or not len(loss):
+        return math.nan
+    near = np.argsort(np.abs(steps - eval_steps[-1]), kind="stable")[:3]
+    return float(held_out[-1] - np.nanmean(loss[near]))
+
+
+def _explained(run: runs.Run) -> float:
+    """Returns the nats by which dropout and masks may lower a held-out loss."""
+    options = run.options
+    dropout = max(
+        options["model.hidden_dropout_prob"], options["model.attention_probs_dropout_prob"]
+    )
+    rates = [options["pretraining.masked_lm_prob"] or 0.0]
+    rates += [options[it] for it in options if it.endswith(".masked_lm_prob") and "phases" in it]
+    evaluated = options["evaluation.masked_lm_prob"] or max(rates)
+    return NATS_PER_DROPOUT * dropout + NATS_PER_MASK_RATE * max(0.0, max(rates) - evaluated)
+
+
+# Name -> what is off, or None. Those of pretraining read its losses and its records.
+OF_PRETRAINING: dict[str, Callable[[runs.Run], str | None]] = {
+    "unigram plateau": _plateau,
+    "trivial targets": _trivial,
+    "no warm-up": _warm_up,
+    "loss spikes": _spikes,
+    "loss rises": _rises,
+    "leak": _leak,
+    "held-out gap": _held_out_gap,
+    "overfitted": _overfitted,
+    "frozen at random": _frozen,
+    "pairs at chance": _pairs,
+    "passes over the text": _passes,
+    "missing documents": _missing_documents,
+    "reference curve": _reference,
+}
+OF_ALL: dict[str, Callable[[runs.Run], str | None]] = {
+    "warm-up too long": _rate_never_peaks,
+    "learning rate ends early": _rate_ends_early,
+    "learning rate never falls": _rate_never_falls,
+    "throughput falls": _throughput,
+    "skipped updates": _skipped,
+    "steps without targets": _untaught,
+    "gradients grow": _gradients_grow,
+    "gradients not clipped": _unclipped,
+}
+
+
+def faults(run: runs.Run) -> Iterator[tuple[str, str]]:
+    """Yields the name of each check that speaks of a run, with its sentence."""
+    chosen = {**OF_PRETRAINING, **OF_ALL} if run.is_pretraining else OF_ALL
+    for name, check in chosen.items():
+        if sentence := check(run):
+            yield name, sentence

@@ -1,0 +1,176 @@
+"""Each check speaks of the run that has its fault, with the figures, and is silent otherwise."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bertjax import config as config_lib
+from bertjax.compare import checks, references, runs
+
+STEPS = np.arange(10, 1001, 10)
+UNIGRAM, HELD_OUT = 6.4, "eval/heldout/mlm_loss"
+
+
+def healthy(seed=0):
+    """Returns the scalars of a run that learns, by name: values at STEPS."""
+    rng = np.random.default_rng(seed)
+    loss = 3 + 5 * np.exp(-STEPS / 150) + rng.normal(0, 0.04, len(STEPS))
+    return {
+        "train/mlm_loss": loss,
+        "train/mlm_accuracy": np.linspace(0.02, 0.5, len(STEPS)),
+        "train/learning_rate": np.minimum(STEPS / 100, (1000 - STEPS) / 900) * 1e-3,
+        "train/grad_norm": 1.5 + rng.normal(0, 0.1, len(STEPS)),
+        "train/skipped_steps": np.zeros(len(STEPS)),
+        "perf/tokens_per_second": 4000 + rng.normal(0, 300, len(STEPS)),
+        "perf/step_seconds": np.full(len(STEPS), 0.5),
+    }
+
+
+def options_of():
+    config = config_lib.default_config()
+    config.phases.phase1.num_steps = 1000
+    config.schedule.peak_learning_rate = 1e-3
+    config.schedule.warmup_steps = 100
+    config.plateau.check_step = 500
+    config.model.hidden_dropout_prob = config.model.attention_probs_dropout_prob = 0.0
+    return dict(config_lib.flatten(config))
+
+
+OPTIONS = options_of()
+
+
+def run_of(series, options=None, *, held_out=None, step=1000, **facts):
+    """Returns a run of these series; `held_out` are losses at multiples of 200 steps."""
+    lines = [
+        {"step": int(at), "tokens": 1e3 * at, **{name: float(it[i]) for name, it in series.items()}}
+        for i, at in enumerate(STEPS) if at <= step
+    ]  # fmt: skip
+    held_out = series["train/mlm_loss"][19::20] + 0.1 if held_out is None else held_out
+    for i, loss in enumerate(held_out):
+        at = {"step": 200 * (i + 1), "tokens": 2e5 * (i + 1)}
+        lines.append({**at, HELD_OUT: loss, "eval/heldout/unigram_loss": UNIGRAM})
+    lines.sort(key=lambda line: line["step"])
+    return runs.Run("run", lines, OPTIONS | (options or {}), phase_ends=(1000,), **facts)
+
+
+def names(run):
+    return [name for name, _ in checks.faults(run)]
+
+
+def with_values(name, change):
+    """Returns healthy scalars, one of which is a function of (step, value)."""
+    series = healthy()
+    return series | {name: np.array([*map(change, STEPS, series[name])])}
+
+
+def reference(name="own", **options):
+    seeds = {seed: run_of(healthy(seed), options).lines for seed in (1, 2, 3)}
+    return references.make(name, "key", seeds, run_of(healthy(), options).options)
+
+
+GOOD = healthy()
+FAULTY = {
+    "unigram plateau": (lambda: run_of(with_values("train/mlm_loss", lambda s, v: 6.3)), "6.40 is"),
+    "trivial targets": (
+        lambda: run_of(with_values("train/mlm_accuracy", lambda s, v: 0.99)), "99.0% of the"),
+    "no warm-up": (lambda: run_of(GOOD, {"schedule.warmup_steps": 0}), "0.0001 at step 10"),
+    "loss spikes": (
+        lambda: run_of(with_values("train/mlm_loss", lambda s, v: v + (s == 510)), resumed=(500,)),
+        "right after the resume at step 500"),
+    "loss rises": (
+        lambda: run_of(with_values("train/mlm_loss", lambda s, v: v + max(0, s - 500) / 1000)),
+        "It diverges"),
+    "leak": (lambda: run_of(GOOD, held_out=[6, 5, 4, 3, 2.5]), "0.46 nats below the training"),
+    "held-out gap": (lambda: run_of(GOOD, held_out=[8, 7, 6, 5, 4.9]), "above the training"),
+    "overfitted": (lambda: run_of(GOOD, held_out=[5, 4, 3.3, 3.5, 3.8]), "best at step 600"),
+    "frozen at random": (
+        lambda: run_of(GOOD, {"optimizer.frozen": ("embeddings.*",)}), "keeps embeddings"),
+    "pairs at chance": (
+        lambda: run_of(GOOD | {"train/nsp_loss": np.full(len(STEPS), 0.694)}), "a coin gets 0.693"),
+    "passes over the text": (
+        lambda: run_of(GOOD, data=runs.DataFacts(passes=0.25)), "75% of the records"),
+    "missing documents": (
+        lambda: run_of(GOOD, data=runs.DataFacts(
+            documents=950, held_out_documents=200, held_out_fraction=0.1)), "47% of the training"),
+    "reference curve": (
+        lambda: run_of(with_values("train/mlm_loss", lambda s, v: v + 0.2), held_out=(),
+                       options={"optimizer.weight_decay": 0.1}, references=(reference(),)),
+        "optimizer.weight_decay is 0.1, not 0.01"),
+    "warm-up too long": (
+        lambda: run_of(with_values("train/learning_rate", lambda s, v: s * 1e-7),
+                       {"schedule.warmup_steps": 10_000}), "rises to 0.0001 and never"),
+    "learning rate ends early": (
+        lambda: run_of(with_values("train/learning_rate", lambda s, v: v * (s < 600))),
+        "last 40% of the steps"),
+    "learning rate never falls": (
+        lambda: run_of(with_values("train/learning_rate", lambda s, v: 1e-3)), "100% of its peak"),
+    "throughput falls": (
+        lambda: run_of(with_values("perf/tokens_per_second", lambda s, v: v * (1 - s / 1200))),
+        "tokens per second"),
+    "skipped updates": (
+        lambda: run_of(with_values("train/skipped_steps", lambda s, v: s // 100)), "10 of 1,000"),
+    "steps without targets": (
+        lambda: run_of(GOOD | {"train/steps_without_targets": STEPS / 10}), "100 of 1,000"),
+    "gradients grow": (
+        lambda: run_of(with_values("train/grad_norm", lambda s, v: v * (1 + (s / 150) ** 2))),
+        "grows from"),
+    "gradients not clipped": (
+        lambda: run_of(with_values("train/grad_norm", lambda s, v: 40.0 if s == 700 else v),
+                       {"optimizer.clip_norm": 0.0}), "norm is 40 at step 700"),
+}  # fmt: skip
+
+
+def test_every_check_has_a_case():
+    assert {*FAULTY} == {*checks.OF_PRETRAINING, *checks.OF_ALL}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_fault_is_named_with_its_figures(name):
+    make, figures = FAULTY[name]
+    assert figures in dict(checks.faults(make()))[name]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_healthy_run_is_silent_beside_its_reference_curve_and_while_it_goes_on(seed):
+    assert names(run_of(healthy(seed + 10), references=(reference(),))) == []
+    assert names(run_of(healthy(seed + 10), held_out=(), step=60)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "explained"),
+    [
+        ({}, False),
+        ({"model.hidden_dropout_prob": 0.1}, True),
+        ({"evaluation.masked_lm_prob": 0.15, "pretraining.masked_lm_prob": 0.3}, True),
+        ({"evaluation.masked_lm_prob": 0.3, "pretraining.masked_lm_prob": 0.15}, False),
+    ],
+)
+def test_dropout_and_masks_explain_a_held_out_loss_that_is_lower(options, explained):
+    held_out = GOOD["train/mlm_loss"][19::20] - 0.4
+    assert ("leak" not in names(run_of(GOOD, options, held_out=held_out))) == explained
+
+
+def test_documents_that_are_trained_on_are_a_leak_whatever_the_losses():
+    sentence = dict(checks.faults(run_of(GOOD, data=runs.DataFacts(overlap=0.04))))["leak"]
+    assert sentence.startswith("4% of the held-out documents")
+
+
+def test_a_reference_names_options_that_differ_even_where_the_loss_does_not():
+    run = run_of(GOOD, {"optimizer.weight_decay": 0.1}, references=(reference(),))
+    sentence = dict(checks.faults(run))["reference curve"]
+    assert "and its loss does not" in sentence and "optimizer.weight_decay" in sentence
+
+
+def test_a_loss_below_the_reference_curve_is_as_odd_as_one_above():
+    low = with_values("train/mlm_loss", lambda step, value: value - 0.5)
+    run = run_of(low, held_out=(), references=(reference(),))
+    assert "nats below the reference curve own" in dict(checks.faults(run))["reference curve"]
+    assert "Its options are the same" in dict(checks.faults(run))["reference curve"]
+
+
+def test_finetuning_and_a_run_without_evaluation_are_read():
+    run = run_of({"train/loss": np.linspace(1, 0.2, len(STEPS))}, held_out=())
+    assert names(run) == []
+    finetuning = dataclasses.replace(run, options=run.options | {"task": "finetuning"})
+    assert names(finetuning) == []

@@ -1,0 +1,117 @@
+"""A run is read from its workdir, while it trains too; its page and its text say what is off."""
+
+import pytest
+
+from bertjax import config as config_lib
+from bertjax.compare import page, references, runs
+from bertjax.data import records
+from bertjax.training import writers
+from bertjax.workdirs import checkpoint, reader
+from tests import programs, small_records
+
+STEPS = range(10, 101, 10)
+
+
+def config_of(directory, **options):
+    config = config_lib.default_config()
+    config.phases.phase1.num_steps = 100
+    config.phases.phase1.max_seq_length = 16
+    config.global_batch_size = 4
+    config.schedule.warmup_steps = 10
+    config.data.train_dir, config.data.eval_dir = (
+        str(directory / "train"),
+        str(directory / "heldout"),
+    )
+    config.update_from_flattened_dict(options)
+    return config
+
+
+def scalars(step, loss):
+    return {"train/mlm_loss": loss, "train/loss": loss, "perf/step_seconds": 36.0,
+            "train/learning_rate": 1e-3 * (1 - step / 100), "train/grad_norm": 1.0,
+            "perf/tokens_per_second": 100.0}  # fmt: skip
+
+
+def write(workdir, config, losses=lambda step: 5 - step / 50, resumed=()):
+    """Writes what a run leaves besides its checkpoints, with a start at each step of `resumed`."""
+    reader.write_config(config.to_dict(), workdir)
+    for start, end in zip([0, *resumed], [*resumed, 100], strict=True):
+        with writers.RunWriter(workdir, total_steps=100, start_step=start) as writer:
+            for step in STEPS:
+                if start < step <= end:
+                    writer.scalars(step, scalars(step, losses(step)))
+
+
+def trained_on(monkeypatch, config, directory):
+    """Lets every workdir have a checkpoint of a run over the records of `directory`."""
+    manifest = records.Manifest.load(directory)
+    identity = {
+        "manifests": {"phase1": manifest.digest},
+        "tokenizer_sha256": manifest.tokenizer_sha256,
+    }
+    meta = {"config": config.to_dict(), "identity": identity}
+    monkeypatch.setattr(checkpoint, "read_meta", lambda workdir: (meta, 100))
+
+
+def test_tokens_hours_and_resumes_of_a_run(tmp_path):
+    write(tmp_path / "run", config_of(tmp_path), resumed=(30, 70))
+    run = runs.read(tmp_path / "run")
+    assert run.series("tokens")[1].tolist() == [step * 4 * 16 for step in STEPS]
+    assert run.series("hours")[1].tolist() == pytest.approx([step / 100 for step in STEPS])
+    assert (run.resumed, run.phase_ends, run.is_finished) == ((30, 70), (100,), True)
+
+
+def test_the_facts_of_its_records_are_read_where_they_are(tmp_path, monkeypatch):
+    train = small_records.write(tmp_path / "train", documents=range(100, 200))
+    small_records.write(tmp_path / "heldout", documents=range(190, 210), seed=1)
+    config = config_of(tmp_path)
+    trained_on(monkeypatch, config, train)
+    write(tmp_path / "run", config)
+    assert runs.read(tmp_path / "run").data.passes == pytest.approx(400 / 168)
+    (tmp_path / "run" / reader.TRAINING_DATA_DIRECTORY).mkdir()
+    records.open(train).contents.save(tmp_path / "run" / reader.TRAINING_DATA_DIRECTORY)
+    assert runs.read(tmp_path / "run").data.overlap == 0.5
+    train.rename(tmp_path / "gone")
+    (tmp_path / "heldout").rename(tmp_path / "gone_too")
+    assert runs.read(tmp_path / "run").data == runs.DataFacts()
+
+
+def test_a_reference_of_the_same_data_is_kept_and_drawn_and_another_is_not(tmp_path, monkeypatch):
+    train = small_records.write(tmp_path / "train")
+    config = config_of(tmp_path)
+    trained_on(monkeypatch, config, train)
+    write(tmp_path / "run", config, losses=lambda step: 6 - step / 50)
+    write(tmp_path / "low", config)
+    run = runs.read(tmp_path / "run")
+    seeds = {0: run.lines, 1: run.lines}
+    for name, key in (("own", run.key), ("others", "0" * 64)):
+        references.save(references.make(name, key, seeds, run.options), tmp_path / "curves")
+    run, low = runs.read_all([tmp_path / "run", tmp_path / "low"],
+                             references.load_all(tmp_path / "curves"))  # fmt: skip
+    assert [one.name for one in run.references] == ["own"]
+    assert "1.00 nats below the reference curve own" in page.text([low])
+    labels = [text.get_text() for text in page.draw([run, low]).legends[0].get_texts()]
+    assert sorted(labels) == ["low", "own: mean ± 2 standard deviations", "run"]
+
+
+def test_the_program_prints_what_is_off_and_writes_one_page(tmp_path):
+    for name, warmup in (("one", 10), ("other", 0)):
+        config = config_of(tmp_path, **{"schedule.warmup_steps": warmup})
+        write(tmp_path / name, config)
+    done = programs.succeed("bertjax.compare", str(tmp_path / "one"), str(tmp_path / "other"),
+                            f"--output={tmp_path / 'page.html'}")  # fmt: skip
+    printed = done.output.decode()
+    assert page.NOTHING in printed and "other: step 100 of 100, tokens 6,400" in printed
+    assert printed.count("no warm-up: There is no warm-up") == 1
+    html = (tmp_path / "page.html").read_text()
+    assert html.count("<img") == 1 and "There is no warm-up" in html
+    assert "<th>schedule.warmup_steps</th><td>10</td><td>0</td>" in html
+
+
+@pytest.mark.parametrize(
+    ("workdir", "reason"),
+    [("nowhere", "has no lines; give the workdir"), (None, "no run was given")],
+)
+def test_without_a_run_it_says_so(tmp_path, workdir, reason):
+    arguments = [str(tmp_path / workdir)] if workdir else []
+    assert reason in programs.run("bertjax.compare", *arguments).error
