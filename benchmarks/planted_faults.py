@@ -57,7 +57,7 @@ Batch = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What is wrong: options of the run, its records, or its batches, training and held out."""
+    """A fault of a run: in its options, its records, or its batches, training and held out."""
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     train: str = "train"

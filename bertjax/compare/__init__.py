@@ -1,1 +1,1 @@
-"""Is a run right? Its curves beside others, reference curves, and what is off, in words."""
+"""Is a run right? The curves of runs and of references, and the faults of a run, in words."""

@@ -1,4 +1,4 @@
-"""What may be off in a run, a row of CHECKS each: a name, and a function of the run.
+"""The faults that a run may have, a row each: a name, and a function of the run.
 
 A check returns a sentence with its figures, or None where nothing is off or its series is missing.
 Thresholds are wide: three healthy seeds are silent (`benchmarks/planted_faults.py`).
@@ -152,7 +152,7 @@ def _throughput(run: runs.Run) -> str | None:
     quarter = len(in_last) // 4
     if quarter < 3:
         return None
-    # The fast lines of the end beside the middle of the start: other jobs disturb for a while.
+    # The fast lines of the end against the middle of the start: other jobs disturb for a while.
     first, last = np.nanmedian(in_last[:quarter]), np.nanpercentile(in_last[-quarter:], 80)
     if not last < SLOW * first:
         return None
@@ -294,11 +294,11 @@ def _missing_documents(run: runs.Run) -> str | None:
 
 
 def _reference(run: runs.Run) -> str | None:
-    sentences = [it for one in run.references if (it := _beside(run, one))]
+    sentences = [it for one in run.references if (it := _against(run, one))]
     return " ".join(sentences) or None
 
 
-def _beside(run: runs.Run, one: references.Reference) -> str | None:
+def _against(run: runs.Run, one: references.Reference) -> str | None:
     differs = "; ".join(references.differences(one, run.options))
     for name, curve in one.curves.items():
         off, allowed, tokens = _distance(run, name, curve)

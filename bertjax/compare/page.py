@@ -1,4 +1,4 @@
-"""What `bertjax.compare` shows of runs: a text for the terminal, and one HTML page with curves."""
+"""The report on runs: a text for the terminal, and one HTML page with curves."""
 
 from __future__ import annotations
 

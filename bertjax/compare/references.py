@@ -1,8 +1,7 @@
 """Reference curves: mean and spread of the losses of several seeds of a recipe, in small files.
 
 A curve speaks only where data, vocabulary, model, objective and tokens are its own: on another
-corpus or vocabulary another loss is right. What may differ are the options of the training, which
-are then named. `benchmarks/reference_curves.py` makes the files.
+corpus or vocabulary another loss is right. The options of the training may differ, and are then named. `benchmarks/reference_curves.py` makes the files.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def load_all(*directories: epath.PathLike) -> tuple[Reference, ...]:
     """Returns the references in directories, by default those of the package.
 
     Raises:
-      ValueError: naming a file that is no reference.
+      ValueError: naming a file that does not hold a reference.
     """
     chosen = map(epath.Path, directories or (DIRECTORY,))
     return tuple(_load(path) for it in chosen for path in sorted(it.glob("*.json")))

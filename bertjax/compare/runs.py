@@ -33,7 +33,7 @@ SECONDS_PER_HOUR = 3600
 
 @dataclasses.dataclass(frozen=True)
 class DataFacts:
-    """What is known of the records of a run; None where it is not.
+    """The figures of the records of a run; None where they are unknown.
 
     `passes` counts how often the text is read, each copy (--dupe_factor) as a pass.
     `documents` are those of the training records, `overlap` is the share of the held-out documents
@@ -103,8 +103,12 @@ class Run:
         return tasks.OBJECTIVES[self.options["pretraining.objective"]].token_loss
 
 
-def read(workdir: epath.PathLike, references: Sequence[references_lib.Reference] = ()) -> Run:
+def read(
+    workdir: epath.PathLike, references: Sequence[references_lib.Reference] | None = None
+) -> Run:
     """Returns the run of a workdir; of the references it keeps those of its data and model.
+
+    None: the references of the package.
 
     Raises:
       FileNotFoundError: if there is no run, or it has logged nothing yet.
@@ -136,12 +140,14 @@ def read(workdir: epath.PathLike, references: Sequence[references_lib.Reference]
         resumed=_resumed(directory / writers.TENSORBOARD_DIRECTORY, lines[-1]["step"]),
         data=_data_facts(trained, phases) if trained and phases else DataFacts(),
     )
-    own = tuple(it for it in references if it.key == run.key)
+    known = references_lib.load_all() if references is None else references
+    own = tuple(it for it in known if it.key == run.key)
     return dataclasses.replace(run, references=own)
 
 
 def read_all(
-    workdirs: Sequence[epath.PathLike], references: Sequence[references_lib.Reference] = ()
+    workdirs: Sequence[epath.PathLike],
+    references: Sequence[references_lib.Reference] | None = None,
 ) -> list[Run]:
     """Returns the runs, each with a name of its own.
 
