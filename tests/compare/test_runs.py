@@ -2,44 +2,10 @@
 
 import pytest
 
-from bertjax import config as config_lib
 from bertjax.compare import page, references, runs
 from bertjax.data import records
-from bertjax.training import writers
 from bertjax.workdirs import checkpoint, reader
-from tests import programs, small_records
-
-STEPS = range(10, 101, 10)
-
-
-def config_of(directory, **options):
-    config = config_lib.default_config()
-    config.phases.phase1.num_steps = 100
-    config.phases.phase1.max_seq_length = 16
-    config.global_batch_size = 4
-    config.schedule.warmup_steps = 10
-    config.data.train_dir, config.data.eval_dir = (
-        str(directory / "train"),
-        str(directory / "heldout"),
-    )
-    config.update_from_flattened_dict(options)
-    return config
-
-
-def scalars(step, loss):
-    return {"train/mlm_loss": loss, "train/loss": loss, "perf/step_seconds": 36.0,
-            "train/learning_rate": 1e-3 * (1 - step / 100), "train/grad_norm": 1.0,
-            "perf/tokens_per_second": 100.0}  # fmt: skip
-
-
-def write(workdir, config, losses=lambda step: 5 - step / 50, resumed=()):
-    """Writes what a run leaves besides its checkpoints, with a start at each step of `resumed`."""
-    reader.write_config(config.to_dict(), workdir)
-    for start, end in zip([0, *resumed], [*resumed, 100], strict=True):
-        with writers.RunWriter(workdir, total_steps=100, start_step=start) as writer:
-            for step in STEPS:
-                if start < step <= end:
-                    writer.scalars(step, scalars(step, losses(step)))
+from tests import programs, small_records, small_runs
 
 
 def trained_on(monkeypatch, config, directory):
@@ -54,19 +20,21 @@ def trained_on(monkeypatch, config, directory):
 
 
 def test_tokens_hours_and_resumes_of_a_run(tmp_path):
-    write(tmp_path / "run", config_of(tmp_path), resumed=(30, 70))
+    small_runs.write(tmp_path / "run", small_runs.config_of(tmp_path), resumed=(30, 70))
     run = runs.read(tmp_path / "run")
-    assert run.series("tokens")[1].tolist() == [step * 4 * 16 for step in STEPS]
-    assert run.series("hours")[1].tolist() == pytest.approx([step / 100 for step in STEPS])
+    assert run.series("tokens")[1].tolist() == [step * 4 * 16 for step in small_runs.STEPS]
+    assert run.series("hours")[1].tolist() == pytest.approx(
+        [step / 100 for step in small_runs.STEPS]
+    )
     assert (run.resumed, run.phase_ends, run.is_finished) == ((30, 70), (100,), True)
 
 
 def test_the_facts_of_its_records_are_read_where_they_are(tmp_path, monkeypatch):
     train = small_records.write(tmp_path / "train", documents=range(100, 200))
     small_records.write(tmp_path / "heldout", documents=range(190, 210), seed=1)
-    config = config_of(tmp_path)
+    config = small_runs.config_of(tmp_path)
     trained_on(monkeypatch, config, train)
-    write(tmp_path / "run", config)
+    small_runs.write(tmp_path / "run", config)
     assert runs.read(tmp_path / "run").data.passes == pytest.approx(400 / 168)
     (tmp_path / "run" / reader.TRAINING_DATA_DIRECTORY).mkdir()
     records.open(train).contents.save(tmp_path / "run" / reader.TRAINING_DATA_DIRECTORY)
@@ -78,10 +46,10 @@ def test_the_facts_of_its_records_are_read_where_they_are(tmp_path, monkeypatch)
 
 def test_a_reference_of_the_same_data_is_kept_and_drawn_and_another_is_not(tmp_path, monkeypatch):
     train = small_records.write(tmp_path / "train")
-    config = config_of(tmp_path)
+    config = small_runs.config_of(tmp_path)
     trained_on(monkeypatch, config, train)
-    write(tmp_path / "run", config, losses=lambda step: 6 - step / 50)
-    write(tmp_path / "low", config)
+    small_runs.write(tmp_path / "run", config, losses=lambda step: 6 - step / 50)
+    small_runs.write(tmp_path / "low", config)
     run = runs.read(tmp_path / "run")
     seeds = {0: run.lines, 1: run.lines}
     for name, key in (("own", run.key), ("others", "0" * 64)):
@@ -96,8 +64,8 @@ def test_a_reference_of_the_same_data_is_kept_and_drawn_and_another_is_not(tmp_p
 
 def test_the_program_prints_what_is_off_and_writes_one_page(tmp_path):
     for name, warmup in (("one", 10), ("other", 0)):
-        config = config_of(tmp_path, **{"schedule.warmup_steps": warmup})
-        write(tmp_path / name, config)
+        config = small_runs.config_of(tmp_path, **{"schedule.warmup_steps": warmup})
+        small_runs.write(tmp_path / name, config)
     done = programs.succeed("bertjax.compare", str(tmp_path / "one"), str(tmp_path / "other"),
                             f"--output={tmp_path / 'page.html'}")  # fmt: skip
     printed = done.output.decode()
