@@ -167,8 +167,11 @@ def run(output: pathlib.Path, name: str, fault: Fault, seed: int) -> pathlib.Pat
     """Trains a run with a fault, if it is not done, and returns its workdir."""
     workdir = output / "runs" / name.replace(" ", "_").replace(",", "")
     config = recipes.load("quickstart")
-    directories = {"data.train_dir": str(output / fault.train),
-                   "data.eval_dir": str(output / fault.held_out)}  # fmt: skip
+    directories = {
+        "data.train_dir": str(output / fault.train),
+        "data.eval_dir": str(output / fault.held_out),
+        "compilation_cache_dir": str(output / "compiled"),
+    }
     config.update_from_flattened_dict({**OPTIONS, **directories, **fault.options, "seed": seed})
     with _planted(fault):
         train.train(ml_collections.ConfigDict(config), workdir)

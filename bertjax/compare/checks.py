@@ -30,10 +30,10 @@ GAP_NATS = 1.0  # from the training loss up to the held-out loss
 OVERFITTED_NATS = 0.1  # from the best held-out loss to the last
 TRIVIAL_ACCURACY = 0.97
 PAIR_CHANCE = math.log(2)
-LEAST_PASSES, MOST_PASSES = 0.5, 100.0
+LEAST_PASSES, MOST_PASSES = 0.25, 100.0
 MISSING_RATIO, MISSING_DEVIATIONS = 1.5, 5.0
 ENDED_SHARE = 0.95  # of the steps, before which the learning rate should not be gone
-OFF_SPREADS, OFF_NATS = 5.0, 0.1  # from a reference curve, whichever is more
+OFF_SPREADS, OFF_NATS = 5.0, 0.2  # from a reference curve, whichever is more
 
 
 def _plateau(run: runs.Run) -> str | None:
@@ -305,7 +305,7 @@ def _against(run: runs.Run, one: references.Reference) -> str | None:
         if abs(off) > allowed:
             return (
                 f"{name} is {abs(off):.2f} nats {'above' if off > 0 else 'below'} the reference "
-                f"curve {one.name} around {tokens:,.0f} tokens; its seeds allow {allowed:.2f}. "
+                f"curve {one.name} up to {tokens:,.0f} tokens; its seeds allow {allowed:.2f}. "
                 + (f"Its options differ: {differs}" if differs else
                    "Its options are the same, so the batches or the code are not")
             )  # fmt: skip
@@ -315,23 +315,25 @@ def _against(run: runs.Run, one: references.Reference) -> str | None:
 
 
 def _distance(run: runs.Run, name: str, curve: references.Curve) -> tuple[float, float, float]:
-    """Returns the mean distance in the last third that both have, what is allowed, and where."""
+    """Returns the distance from the mean of the seeds, the most that is allowed, and the tokens.
+
+    Both are averaged over the last third of the points that the run has reached.
+    """
     places = [(line["tokens"], line[name]) for line in run.lines if line.get(name) is not None]
+    tokens, values = np.array(places, float).reshape(-1, 2).T
     points = np.array(curve.tokens)
-    if not places:
-        return 0.0, 0.0, 0.0
-    tokens, values = np.array(places, float).T
-    reached = np.flatnonzero((points <= tokens[-1]) & (points >= tokens[0]))
-    if not len(reached):
+    reached = np.flatnonzero(points <= tokens.max(initial=0))
+    if len(reached) < 3:
         return 0.0, 0.0, 0.0
     chosen = reached[-math.ceil(len(reached) / 3) :]
-    distances = np.interp(points[chosen], tokens, values) - np.array(curve.means)[chosen]
-    spread = float(np.sqrt(np.mean(np.square(np.array(curve.spreads)[chosen]))))
-    return (
-        float(distances.mean()),
-        max(OFF_NATS, OFF_SPREADS * spread),
-        float(points[chosen].mean()),
-    )
+    begin, end = points[chosen[0] - 1], points[chosen[-1]]
+    there = values[(tokens > begin) & (tokens <= end)]
+    if not len(there):
+        return 0.0, 0.0, 0.0
+    seeds = np.array(curve.values)[:, chosen].mean(axis=1)
+    distance = there.mean() - seeds.mean()
+    allowed = max(OFF_NATS, OFF_SPREADS * float(seeds.std(ddof=1)))
+    return float(distance), allowed, float(end)
 
 
 def _at_end(run: runs.Run, name: str) -> float:

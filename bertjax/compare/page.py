@@ -126,9 +126,9 @@ def _number(value: float, form: str = ",.0f") -> str:
 
 
 def _band(one: references.Reference, curve: references.Curve) -> writers.Band:
-    pairs = [*zip(curve.means, curve.spreads, strict=True)]
-    low, high = ([mean + sign * spread for mean, spread in pairs] for sign in (-2, 2))
-    return writers.Band(f"{one.name}: mean ± 2 standard deviations", curve.tokens, low, high)
+    means, spreads = curve.bands()
+    low, high = means - 2 * spreads, means + 2 * spreads
+    return writers.Band(f"{one.name}: mean ± 2 standard deviations", curve.tokens, [*low], [*high])
 
 
 def _image(picture: figure.Figure) -> str:

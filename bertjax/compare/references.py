@@ -1,7 +1,8 @@
-"""Reference curves: mean and spread of the losses of several seeds of a recipe, in small files.
+"""Reference curves: the losses of several seeds of a recipe, in small files.
 
 A curve speaks only where data, vocabulary, model, objective and tokens are its own: on another
-corpus or vocabulary another loss is right. The options of the training may differ, and are then named. `benchmarks/reference_curves.py` makes the files.
+corpus or vocabulary another loss is right. The options of the training may differ, and are then
+named. `benchmarks/reference_curves.py` makes the files.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import re
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from etils import epath
+from jaxtyping import Float
 
 from bertjax.data import atomic, json_text
 
@@ -35,17 +35,19 @@ TRAINING_LOSSES, HELD_OUT_LOSSES = (
     re.compile(r"eval/heldout/m?lm_loss"),
 )
 POINTS = 30  # of a training loss
-# A mean of a few batches differs between seeds by this, even where three seeds happen to agree.
-LEAST_SPREAD = 0.02  # nats
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Mean and standard deviation over the seeds of a scalar after `tokens`."""
+    """A scalar of several seeds: `values` has for each its means over the tokens to each point."""
 
     tokens: tuple[float, ...]
-    means: tuple[float, ...]
-    spreads: tuple[float, ...]
+    values: tuple[tuple[float, ...], ...]
+
+    def bands(self) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
+        """Returns mean and standard deviation over the seeds at each point."""
+        values = np.array(self.values)
+        return values.mean(axis=0), values.std(axis=0, ddof=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +124,10 @@ def _load(path: epath.Path) -> Reference:
     fields = json_text.read_object(path)
     try:
         curves = {
-            name: Curve(**{part: tuple(map(float, values)) for part, values in curve.items()})
+            name: Curve(
+                tuple(map(float, curve["tokens"])),
+                tuple(tuple(map(float, seed)) for seed in curve["values"]),
+            )
             for name, curve in fields["curves"].items()
         }
         fields |= {"curves": curves, "seeds": tuple(fields["seeds"])}
@@ -150,33 +155,23 @@ def _tokens(options: Mapping[str, Any]) -> list[float]:
 def _curves(
     runs: Mapping[int, Sequence[Mapping[str, Any]]], pattern: re.Pattern[str]
 ) -> Iterator[tuple[str, Curve]]:
-    names = {
-        name
-        for lines in runs.values()
-        for line in lines
-        for name in line
-        if pattern.fullmatch(name)
-    }
-    for name in sorted(names):
-        series = [
-            [(line["tokens"], line[name]) for line in lines if name in line]
-            for lines in runs.values()
-        ]
-        tokens = [[place for place, _ in one] for one in series]
+    lines = [line for one in runs.values() for line in one]
+    for name in sorted({name for line in lines for name in line if pattern.fullmatch(name)}):
+        tokens = [[line["tokens"] for line in one if name in line] for one in runs.values()]
         if any(other != tokens[0] for other in tokens):
             raise ValueError(
                 f"the runs have {name} at other steps: give finished runs of one config, which "
                 "differ in the seed alone"
             )
-        values = np.array(
-            [[math.nan if value is None else value for _, value in one] for one in series]
-        )
-        chosen = np.unique(np.linspace(0, len(tokens[0]) - 1, POINTS).round().astype(int))
+        values = [[line[name] for line in one if name in line] for one in runs.values()]
+        parts = np.array_split(np.arange(len(tokens[0])), min(POINTS, len(tokens[0])))
         yield (
             name,
             Curve(
-                tuple(tokens[0][i] for i in chosen),
-                tuple(round(float(values[:, i].mean()), 4) for i in chosen),
-                tuple(round(statistics.stdev(values[:, i].tolist()), 4) for i in chosen),
+                tuple(tokens[0][part[-1]] for part in parts),
+                tuple(
+                    tuple(round(float(np.mean([one[i] for i in part])), 4) for part in parts)
+                    for one in values
+                ),
             ),
         )

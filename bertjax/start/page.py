@@ -1,4 +1,4 @@
-"""The page of what `bertjax start` made: scores, curves, filled masks, what to do next."""
+"""The page of what `bertjax start` made: scores, curves, faults, filled masks, what to do next."""
 
 from __future__ import annotations
 
@@ -6,21 +6,12 @@ import pathlib
 from collections.abc import Sequence
 from html import escape
 
+from bertjax.compare import page as compare_page
+from bertjax.compare import runs
 from bertjax.data import atomic
 from bertjax.start import commands
 
 FILE = "index.html"
-
-_PAGE = """<!doctype html>
-<html><head><meta charset="utf-8"><title>{title}</title><style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }}
-pre {{ background: #f4f4f4; padding: .8em; overflow-x: auto; white-space: pre-wrap }}
-img {{ max-width: 100% }}
-</style></head><body>
-<h1>{title}</h1>
-{content}
-</body></html>
-"""
 
 
 def write(
@@ -35,6 +26,8 @@ def write(
         "<p>mlm_loss, in nats, must be below unigram_loss, the loss of a model that knows how "
         "frequent each token is and ignores the context.</p>",
         '<img src="run/curves.png" alt="Loss, accuracy, learning rate and speed">',
+        "<h2>Is the run right?</h2>",
+        compare_page.findings(runs.read(run)),
         "<h2>Filled masks</h2>",
         _block(filled),
         "<h2>The text</h2>",
@@ -47,9 +40,8 @@ def write(
         "<h2>How it was made</h2>",
         _block("\n".join(command.shown for command in done)),
     ]
-    page = _PAGE.format(title=escape(output.name), content="\n".join(content))
     path = output / FILE
-    atomic.write(path, page)
+    atomic.write(path, compare_page.html(output.name, content))
     return path
 
 

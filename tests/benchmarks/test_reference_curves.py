@@ -17,7 +17,9 @@ def test_the_curve_has_the_mean_of_the_runs_and_their_seeds(tmp_path):
     made = reference_curves.of_runs("own", [write(tmp_path, f"run_{it}", it) for it in (4, 6)])
     assert (made.name, made.seeds) == ("own", (4, 6))
     curve = made.curves["train/mlm_loss"]
-    assert curve.means == pytest.approx([6 - step / 50 + 0.5 for step in small_runs.STEPS])
+    assert curve.bands()[0].tolist() == pytest.approx(
+        [6 - step / 50 + 0.5 for step in small_runs.STEPS]
+    )
 
 
 @pytest.mark.parametrize(
