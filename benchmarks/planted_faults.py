@@ -65,9 +65,19 @@ class Fault:
     batch: Callable[[Batch, np.random.Generator], Batch] | None = None
 
 
+def _originals(batch: Batch) -> np.ndarray:
+    """Returns the tokens of the rows without masks."""
+    ids, used = batch["input_ids"].copy(), batch["masked_lm_weights"] > 0
+    rows = np.broadcast_to(np.arange(len(ids))[:, None], used.shape)
+    ids[rows[used], batch["masked_lm_positions"][used]] = batch["masked_lm_ids"][used]
+    return ids
+
+
 def _shifted_labels(batch: Batch, rng: np.random.Generator) -> Batch:
+    """Asks for the token after the masked one."""
     del rng
-    return batch | {"masked_lm_ids": np.roll(batch["masked_lm_ids"], 1, axis=1)}
+    after = np.roll(_originals(batch), -1, axis=1)
+    return batch | {"masked_lm_ids": np.take_along_axis(after, batch["masked_lm_positions"], 1)}
 
 
 def _random_labels(batch: Batch, rng: np.random.Generator) -> Batch:
@@ -77,13 +87,9 @@ def _random_labels(batch: Batch, rng: np.random.Generator) -> Batch:
 
 def _masks_on_padding(batch: Batch, rng: np.random.Generator) -> Batch:
     """Masks any positions, also those of padding and special tokens."""
-    ids, places = batch["input_ids"].copy(), batch["masked_lm_positions"]
-    mask_id = np.bincount(
-        np.take_along_axis(ids, places, 1)[batch["masked_lm_weights"] > 0]
-    ).argmax()
-    used = batch["masked_lm_weights"] > 0
-    rows = np.broadcast_to(np.arange(len(ids))[:, None], places.shape)
-    ids[rows[used], places[used]] = batch["masked_lm_ids"][used]
+    places, used = batch["masked_lm_positions"], batch["masked_lm_weights"] > 0
+    mask_id = np.bincount(np.take_along_axis(batch["input_ids"], places, 1)[used]).argmax()
+    ids = _originals(batch)
     anywhere = rng.permuted(np.tile(np.arange(ids.shape[1]), (len(ids), 1)), axis=1)
     anywhere = np.sort(anywhere[:, : places.shape[1]], axis=1).astype(places.dtype)
     labels = np.take_along_axis(ids, anywhere, 1)

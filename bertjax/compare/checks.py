@@ -22,7 +22,7 @@ SPIKE_NATS = 0.4  # above the level before it
 RISE_NATS = 0.25  # from the best stretch to the end
 GROWTH = 3.0  # of the gradient norm, from the second quarter to the last
 HEAVY_TAIL = 15.0  # the largest gradient norm after the warm-up, by the median
-SLOW = 0.5  # of the tokens per second at the start
+SLOW = 0.6  # of the tokens per second at the start
 LEAK_NATS = 0.15  # that a mean over few held-out batches may be lower by
 NATS_PER_DROPOUT = 3.0  # of training loss, for a dropout of 1; 0.3 nats at 0.1
 NATS_PER_MASK_RATE = 5.0  # of loss, from a mask rate of 0 to 1
@@ -152,8 +152,8 @@ def _throughput(run: runs.Run) -> str | None:
     quarter = len(in_last) // 4
     if quarter < 3:
         return None
-    # The fast lines of the end against the middle of the start: other jobs disturb for a while.
-    first, last = np.nanmedian(in_last[:quarter]), np.nanpercentile(in_last[-quarter:], 80)
+    # The fast lines of the end against the slow ones of the start: other jobs disturb for a while.
+    first, last = np.nanpercentile(in_last[:quarter], 20), np.nanpercentile(in_last[-quarter:], 80)
     if not last < SLOW * first:
         return None
     return (

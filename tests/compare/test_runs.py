@@ -1,5 +1,7 @@
 """A run is read from its workdir, while it trains too; its page and its text say what is off."""
 
+import dataclasses
+
 import pytest
 
 from bertjax.compare import page, references, runs
@@ -36,6 +38,9 @@ def test_the_facts_of_its_records_are_read_where_they_are(tmp_path, monkeypatch)
     trained_on(monkeypatch, config, train)
     small_runs.write(tmp_path / "run", config)
     assert runs.read(tmp_path / "run").data.passes == pytest.approx(400 / 168)
+    manifest = records.Manifest.load(train)
+    dataclasses.replace(manifest, arguments={"dupe_factor": 3}).save(train)
+    assert runs.read(tmp_path / "run").data.passes == pytest.approx(3 * 400 / 168)
     (tmp_path / "run" / reader.TRAINING_DATA_DIRECTORY).mkdir()
     records.open(train).contents.save(tmp_path / "run" / reader.TRAINING_DATA_DIRECTORY)
     assert runs.read(tmp_path / "run").data.overlap == 0.5
