@@ -83,7 +83,9 @@ class Hybrid:
     def weights(self, batch: base.Batch) -> dict[str, Float[Array, ""]]:
         masked, causal = self._parts(batch)
         weights = {**self._masked.weights(masked), **self._causal.weights(causal)}
-        return weights if self.mean == "rows" else {"hybrid_loss": sum(weights.values())}
+        if self.mean == "rows":
+            return weights
+        return {"hybrid_loss": weights["mlm_loss"] + weights["lm_loss"]}
 
     def loss(
         self, model: HybridModel, batch: base.Batch, *, key: PRNGKeyArray | None
