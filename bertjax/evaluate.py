@@ -144,6 +144,7 @@ def evaluate_pairs(
     batch_size: int,
     step: str | int = "newest",
     masking: str = "token",
+    reading: str = "",
     language: str = "",
 ) -> dict[str, Any]:
     """Returns how often no wrong text scores higher by a pretrained model than the right one.
@@ -162,7 +163,8 @@ def evaluate_pairs(
     model = inference.in_language(inference.load(workdir, step=step), language)
     texts = [text for one in comparisons for text in one.texts]
     log_likelihoods = []
-    scores = likelihood.scores(model, texts, masking=masking, batch_size=batch_size)
+    options: dict[str, Any] = {"masking": masking, "reading": reading, "batch_size": batch_size}
+    scores = likelihood.scores(model, texts, **options)
     for text, score in zip(texts, scores, strict=True):
         if isinstance(score, likelihood.NoScore):
             raise ValueError(f"{pairs}: {''.join(text)!r:.60} cannot be scored: {score.fault}")
@@ -267,6 +269,7 @@ def _define_flags() -> None:
         "masking", None, list(sentence_rows.MASKINGS),
         "What is masked in pairs: one token at a time (default), or with it the rest of its word.",
     )  # fmt: skip
+    likelihood.define_reading()
     program_flags.DEFINE_batch_size(64, "Sequences at a time, over all devices.")
     flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.")
 
@@ -278,12 +281,13 @@ def main(argv: list[str]) -> None:
     given = [options.data, options.pairs, options.parallel]
     if given.count(None) != 2:
         raise ValueError("give one of --data (records or a labelled file), --pairs and --parallel")
-    if options.masking and options.pairs is None:
-        raise ValueError(f"--masking={options.masking} is for --pairs; leave it out")
+    for name in ("masking", "reading"):
+        if options[name].value and options.pairs is None:
+            raise ValueError(f"--{name}={options[name].value} is for --pairs; leave it out")
     names = ("batch_size", "step", "language")
     shared: dict[str, Any] = {name: options[name].value for name in names}
     if options.pairs is not None:
-        shared["masking"] = options.masking or "token"
+        shared |= {"masking": options.masking or "token", "reading": options.reading}
         scores = evaluate_pairs(options.checkpoint, options.pairs, **shared)
     elif options.parallel is not None:
         scores = evaluate_parallel(options.checkpoint, options.parallel, **shared)

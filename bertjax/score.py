@@ -28,6 +28,7 @@ def _define_flags() -> None:
         "masking", "token", list(sentence_rows.MASKINGS),
         "What is masked: one token at a time, or with it the rest of its word.",
     )  # fmt: skip
+    likelihood.define_reading()
     program_flags.DEFINE_batch_size(64, "Rows at a time, one for each token, over all devices.")
 
 
@@ -41,7 +42,8 @@ def main(argv: list[str]) -> None:
     lines = text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))
     outcome = "each has the score 0, of 0 tokens"
     texts = (line.text for line in text_lines.with_remark(lines, outcome))
-    scores = likelihood.scores(model, texts, masking=options.masking, batch_size=options.batch_size)
+    names = ("masking", "reading", "batch_size")
+    scores = likelihood.scores(model, texts, **{name: options[name].value for name in names})
     count = errors = 0
     for count, score in enumerate(scores, start=1):
         if isinstance(score, likelihood.NoScore):

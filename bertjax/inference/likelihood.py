@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import flags
 from jaxtyping import Array, Float
 
 from bertjax.data import (
@@ -37,7 +38,7 @@ from bertjax.devices import sharding
 from bertjax.inference import rows, saved_model
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks
-from bertjax.tasks import prediction
+from bertjax.tasks import hybrid, prediction
 
 TEXTS_READ = 1024  # texts in memory at a time, sorted by length
 
@@ -66,6 +67,7 @@ def scores(
     texts: Iterable[str | minimal_pairs.Continuation],
     *,
     masking: str = "token",
+    reading: str = "",
     batch_size: int = 64,
 ) -> Iterator[Score | NoScore]:
     """Yields the score of each text in turn, reading only TEXTS_READ of them ahead.
@@ -73,12 +75,14 @@ def scores(
     Of a `Continuation` the tokens that end behind its context are scored, also one that begins in
     the context. A score does not depend on the texts around it. `batch_size` counts rows of the
     model, one for each token, over all devices; it is rounded up to a multiple of them. A text that
-    is too long for the model has no score.
+    is too long for the model has no score. `reading` is how a hybrid model reads a text: a key of
+    READINGS, "" the first of them.
     Source: babylm-org/babylm-eval, strict/evaluation_pipeline/sentence_zero_shot/dataset.py
 
     Raises:
       ValueError: for an unknown `masking`, or another one than the default for a model that masks
-        nothing; for a model without a head that scores; for outputs that are not finite.
+        nothing; for a `reading` of a model that has but one; for a model without a head that
+        scores; for outputs that are not finite.
     """
     if masking not in sentence_rows.MASKINGS:
         raise ValueError(f"masking is {masking!r}; known are {', '.join(sentence_rows.MASKINGS)}")
@@ -88,18 +92,18 @@ def scores(
             "the model has no masked-token head (mlm_head), so it gives texts no likelihood; "
             "`python -m bertjax.encode` gives the features of its encoder"
         )
-    if task.sentence_rows == "whole" and masking != "token":
+    parts = _parts(task, head, reading)
+    if parts[0].rows == "whole" and masking != "token":
         raise ValueError(
             f"masking is {masking!r}, but the model reads a text as it is and masks nothing: leave "
             "it at 'token'"
         )
     batch_size = -(-batch_size // model.mesh.size) * model.mesh.size
-    rows_kind = sentence_rows.ROWS[task.sentence_rows]
     texts, first = iter(texts), 1
     counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)
     while chunk := list(itertools.islice(texts, TEXTS_READ)):
         sequences = _encode(model.vocabulary, chunk)
-        sums = _sums(model, HEADS[head], rows_kind, sequences, masking, batch_size, first)
+        sums = sum(_sums(model, part, sequences, masking, batch_size, first) for part in parts)
         for number, ((ids, scored), total) in enumerate(
             zip(sequences, sums, strict=True), start=first
         ):
@@ -139,15 +143,14 @@ def _encode(
 
 def _sums(
     model: saved_model.TrainedModel,
-    predict: Predict,
-    rows_kind: sentence_rows.Rows,
+    part: Part,
     sequences: Sequence[_Encoded],
     masking: str,
     batch_size: int,
     first: int,
 ) -> Float[np.ndarray, " texts"]:
     """Returns the sum over the rows of each text, 0 for texts that are too long."""
-    sums = np.zeros(len(sequences))
+    sums, rows_kind = np.zeros(len(sequences)), sentence_rows.ROWS[part.rows]
     where = f"the texts from {first} to {first + len(sequences) - 1}"
     by_length: dict[int, list[int]] = {}
     for place, (ids, _) in enumerate(sequences):
@@ -162,16 +165,16 @@ def _sums(
             for place in places
             for row in rows_kind.of(model.vocabulary, *sequences[place], masking)
         )
-        while part := list(itertools.islice(numbered, batch_size)):
+        while taken := list(itertools.islice(numbered, batch_size)):
             # A short last batch is filled up, so that no further program is compiled.
-            batch = sentence_rows.batch([row for _, row in part], model.vocabulary, **shape)
+            batch = sentence_rows.batch([row for _, row in taken], model.vocabulary, **shape)
             batch = languages.with_language(batch, model.language)
             on_devices = sharding.to_devices(batch, model.mesh, batch_size)
-            by_token = log_probabilities(predict, model.graphdef, model.params, on_devices)
-            terms = np.asarray(by_token, np.float64)[: len(part)].sum(axis=1)
+            by_token = log_probabilities(part.predict, model.graphdef, model.params, on_devices)
+            terms = np.asarray(by_token, np.float64)[: len(taken)].sum(axis=1)
             prediction.check_numbers(terms, where)
             # One by one and in order, in float64.
-            np.add.at(sums, [place for place, _ in part], terms)
+            np.add.at(sums, [place for place, _ in taken], terms)
     return sums
 
 
@@ -194,7 +197,7 @@ def _of_masked(model: Any, batch: Any) -> Float[Array, "batch scored"]:
 
 def _of_next(model: Any, batch: Any) -> Float[Array, "batch scored"]:
     """The position before a token predicts it."""
-    logits = model.next_logits(model.encoder(batch))
+    logits = model.next_logits(model.encoder(batch, left_to_right=True))
     losses = tasks.cross_entropy(logits, batch["input_ids"][:, 1:])
     before = jnp.maximum(batch["masked_lm_positions"] - 1, 0)
     return -jnp.take_along_axis(losses, before, axis=1)
@@ -205,6 +208,13 @@ def _of_original(model: Any, batch: Any) -> Float[Array, "batch scored"]:
     return jnp.take_along_axis(originals, batch["masked_lm_positions"], axis=1)
 
 
+class Part(NamedTuple):
+    """A way to read a text: a key of `sentence_rows.ROWS`, and what is scored of these rows."""
+
+    rows: str
+    predict: Predict
+
+
 # Head of a model -> the log-probabilities of the scored tokens (`masked_lm_ids` at
 # `masked_lm_positions`) of a batch: the one place that knows which logits predict a token.
 HEADS: dict[str, Predict] = {
@@ -212,3 +222,30 @@ HEADS: dict[str, Predict] = {
     "lm_head": _of_next,
     "rtd_head": _of_original,
 }
+
+# How a hybrid model may read a text; of several parts the log-probabilities of a token are added.
+# Source: ltgoslo/gpt-bert, its fused rank.
+READINGS: dict[str, tuple[Part, ...]] = {
+    "masked": (Part("each_token_masked", _of_masked),),
+    "causal": (Part("whole", _of_next),),
+    "fused": (Part("each_token_masked", _of_masked), Part("whole", _of_next)),
+}
+
+
+def define_reading() -> None:
+    """Defines --reading, of the programs that score texts."""
+    flags.DEFINE_enum(
+        "reading", "", ["", *READINGS],
+        "How a hybrid model reads a text: masked (default), causal, or both added.",
+    )  # fmt: skip
+
+
+def _parts(task: tasks.ScoresSentences, head: str, reading: str) -> tuple[Part, ...]:
+    if isinstance(task, hybrid.Hybrid):
+        return READINGS[reading or "masked"]
+    if reading:
+        raise ValueError(
+            f"reading is {reading!r}, but the model reads texts in one way: only a hybrid one "
+            "(config.pretraining.objective=hybrid) has several"
+        )
+    return (Part(task.sentence_rows, HEADS[head]),)

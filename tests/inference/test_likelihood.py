@@ -137,7 +137,35 @@ def test_lines_are_answered_in_order_and_one_that_is_too_long_with_its_error(wor
     assert done.error.startswith("bertjax: 1 of 3 lines could not be scored")
 
 
+def test_a_hybrid_model_reads_masked_rows_one_place_to_the_left_or_from_the_left(tmp_path):
+    made = dataclasses.replace(weights.make("masked_lm", norm_scale=1.0), is_shifted=True)
+    workdirs.write(made, tmp_path / "hybrid")
+    model = inference.load(tmp_path / "hybrid")
+    module, text = model.module(), "w1 w2 w3 w5"
+    ids = np.asarray(model.vocabulary.encode(text))
+    rows = np.stack([np.concatenate([[2], ids, [3]])] * (len(ids) + 1)).astype(np.int32)
+    for place in range(len(ids)):
+        rows[place, place + 1] = model.vocabulary.mask_id
+    batch = {"input_ids": jnp.asarray(rows), "input_mask": jnp.ones_like(rows)}
+    every = jnp.tile(jnp.arange(rows.shape[1]), (len(rows), 1))
+    logits = jax.nn.log_softmax(module.mlm_logits(module.encoder(batch), every))
+    masked = sum(logits[place, place + 1, token] for place, token in enumerate(ids))
+    from_left = module.next_logits(module.encoder(batch, left_to_right=True))[-1]
+    causal = jax.nn.log_softmax(from_left)[np.arange(len(ids)), ids].sum()
+    found = {
+        name: next(iter(likelihood.scores(model, [text], reading=name))).log_likelihood
+        for name in ("", *likelihood.READINGS)
+    }
+    wanted = {"": masked, "masked": masked, "causal": causal, "fused": masked + causal}
+    for name, score in wanted.items():
+        np.testing.assert_allclose(found[name], score, rtol=1e-5)
+    with pytest.raises(ValueError, match="masking is 'word_to_right', but the model reads a text"):
+        next(likelihood.scores(model, [text], reading="causal", masking="word_to_right"))
+
+
 def test_what_cannot_be_scored_is_told(model):
+    with pytest.raises(ValueError, match="reading is 'causal', but the model reads texts in one w"):
+        next(likelihood.scores(model, ["w1"], reading="causal"))
     with pytest.raises(ValueError, match="masking is 'words'; known are token, word_to_right"):
         next(likelihood.scores(model, ["w1"], masking="words"))
     with pytest.raises(ValueError, match="no masked-token head"):
