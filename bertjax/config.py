@@ -193,7 +193,8 @@ def _generator() -> ml_collections.ConfigDict:
 def _finetuning() -> ml_collections.ConfigDict:
     finetuning = ml_collections.ConfigDict()
     finetuning.dataset = "glue"  # a key of bertjax.finetuning.KINDS
-    finetuning.name = ""  # glue: the task (cola, ..., wnli); squad: v1 | v2
+    finetuning.name = ""  # glue: the task (cola, ..., babylm_wsc); squad: v1 | v2
+    finetuning.protocol = ""  # glue: sane | babylm | oracle, settings of others; "": as given
     finetuning.data_dir = ""  # glue: a directory of the official files, or tfds:...
     finetuning.train_file = ""  # all but glue; embeddings: FILE or FILE=WEIGHT, commas between them
     finetuning.eval_file = ""  # "": no evaluation, or eval_files

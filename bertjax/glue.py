@@ -23,7 +23,7 @@ from bertjax import train
 from bertjax.cli import command_line, program_flags, recipe_flag
 from bertjax.data import directories
 from bertjax.finetuning import glue_files, glue_submission
-from bertjax.training import config_faults, evaluation, preemption, trials
+from bertjax.training import config_faults, evaluation, preemption, protocols, trials
 from bertjax.workdirs import scalars
 
 RECIPE = "glue"
@@ -58,6 +58,9 @@ COLUMNS = (
     Column("RTE", "rte"),
 )
 TASKS = (*dict.fromkeys(column.task for column in COLUMNS), "wnli")
+BABYLM_TASKS = protocols.PROTOCOLS["babylm"].tasks
+_BABYLM_TITLES = ("BoolQ", "MNLI", "MRPC", "MultiRC", "QQP", "RTE", "WSC")
+BABYLM_COLUMNS = tuple(map(Column, _BABYLM_TITLES, BABYLM_TASKS))
 # Source: the same table, without its average, which is the mean of these: 79.6 and 82.1.
 PAPER = {
     "BERT Base, paper, test": (84.6, 83.4, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4),
@@ -92,27 +95,37 @@ def run(
       directories.NotOursError: if the results would replace files of others.
     """
     check(config.finetuning.data_dir, tasks)
+    configs = {task: _config_of(config, task) for task in tasks}
     names = (TABLE_FILE, SCORES_FILE, SUBMISSION_FILE, SUBMISSION_DIRECTORY)
     directories.claim(workdir, "run", names, advice="give another --workdir")
     finetuned = {}
     for number, task in enumerate(tasks, start=1):
         logging.info("Task %d of %d: %s", number, len(tasks), task)
-        task_config = config.copy_and_resolve_references()
-        task_config.finetuning.name = task
-        task_config.evaluation.every_steps = 0
-        finetuned[task] = _finetune(task_config, epath.Path(workdir) / task)
+        finetuned[task] = _finetune(configs[task], epath.Path(workdir) / task)
     return finetuned
+
+
+def _config_of(config: ml_collections.ConfigDict, task: str) -> ml_collections.ConfigDict:
+    config = config.copy_and_resolve_references()
+    config.finetuning.name = task
+    config.evaluation.every_steps = 0
+    return protocols.applied(config)
 
 
 def check(data_dir: str, tasks: Sequence[str]) -> None:
     """Raises a ValueError that names the tasks that are unknown or have no files."""
-    if unknown := [task for task in tasks if task not in TASKS]:
-        raise ValueError(f"--tasks has {', '.join(unknown)}; known are {', '.join(TASKS)}")
+    known = (*TASKS, *BABYLM_TASKS)
+    if unknown := [task for task in tasks if task not in known]:
+        raise ValueError(f"--tasks has {', '.join(unknown)}; known are {', '.join(known)}")
     if not tasks:
         raise ValueError(f"--tasks is empty; known are {', '.join(TASKS)}")
     if data_dir.startswith(glue_files.TFDS_PREFIX):
         return
-    folders = {task: epath.Path(data_dir) / glue_files.TASKS[task].folder for task in tasks}
+    rows = {task: glue_files.TASKS[task] for task in tasks}
+    folders = {
+        task: epath.Path(data_dir) / (row.folder or row.files["train"])
+        for task, row in rows.items()
+    }
     if missing := [task for task, folder in folders.items() if not folder.exists()]:
         rest = [task for task in tasks if task not in missing]
         raise ValueError(
@@ -122,20 +135,24 @@ def check(data_dir: str, tasks: Sequence[str]) -> None:
         )
 
 
-def table(finetuned: Mapping[str, Finetuned]) -> str:
-    """Returns the paper's table in Markdown, in percent, with our rows.
+def table(finetuned: Mapping[str, Finetuned], note: str = "") -> str:
+    """Returns the paper's table in Markdown, in percent, with our rows, or that of BabyLM's tasks.
 
-    Our scores are of the dev sets, the paper's of the test sets, which only the server can score.
-    A task that was not finetuned is "-", and an average needs all columns.
+    Our scores are of the dev sets, the paper's of the test sets, which only the server can score;
+    `note` says what the dev sets have chosen. A task that was not finetuned is "-", and an average
+    needs all columns.
     """
+    is_babylm = bool(finetuned.keys() & {*BABYLM_TASKS})
+    columns = BABYLM_COLUMNS if is_babylm else COLUMNS
     num_seeds = max((len(task.seeds) for task in finetuned.values()), default=1)
-    rows: dict[str, Sequence[float | None]] = dict(PAPER)
+    rows: dict[str, Sequence[float | None]] = {} if is_babylm else dict(PAPER)
+    ours = f"ours, dev, {note}" if note else "ours, dev"
     if num_seeds > 1:
-        rows[f"ours, dev, median of {num_seeds} seeds"] = [_median(finetuned, it) for it in COLUMNS]
-        rows["ours, dev, best of them"] = [_best(finetuned, it) for it in COLUMNS]
+        rows[f"{ours}, median of {num_seeds} seeds"] = [_median(finetuned, it) for it in columns]
+        rows[f"{ours}, best of them"] = [_best(finetuned, it) for it in columns]
     else:
-        rows["ours, dev"] = [_best(finetuned, it) for it in COLUMNS]
-    head = ["", *(column.title for column in COLUMNS), "average"]
+        rows[ours] = [_best(finetuned, it) for it in columns]
+    head = ["", *(column.title for column in columns), "average"]
     lines = [head, ["---"] * len(head)]
     for name, values in rows.items():
         numbers = [value for value in values if value is not None]
@@ -144,16 +161,18 @@ def table(finetuned: Mapping[str, Finetuned]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def write(finetuned: Mapping[str, Finetuned], workdir: epath.PathLike) -> str:
+def write(finetuned: Mapping[str, Finetuned], workdir: epath.PathLike, note: str = "") -> str:
     """Writes the table, all scores and, if all test sets have predictions, the server's zip.
 
     Returns the table, and the path of the zip or the reason why there is no zip.
     """
     workdir = epath.Path(workdir)
-    shown = table(finetuned)
+    shown = table(finetuned, note)
     (workdir / TABLE_FILE).write_text(shown)
     scores = {name: {"seeds": task.seeds, "best": task.best} for name, task in finetuned.items()}
     (workdir / SCORES_FILE).write_text(json.dumps(scores, indent=2) + "\n")
+    if finetuned.keys() & {*BABYLM_TASKS}:
+        return shown
     try:
         submission = f"The server's zip is {pack(finetuned, workdir)}"
     except ValueError as error:
@@ -185,8 +204,10 @@ def pack(finetuned: Mapping[str, Finetuned], workdir: epath.Path) -> epath.Path:
 def _finetune(config: ml_collections.ConfigDict, workdir: epath.Path) -> Finetuned:
     if not trials.are_configured(config):
         train.train(config, workdir)
-        last = trials.last_scores(scalars.read(workdir / scalars.FILE))
-        scores = {name: value if math.isfinite(value) else None for name, value in last.items()}
+        task = config.finetuning.name
+        column = next(it for it in (*COLUMNS, *BABYLM_COLUMNS, Column("", task)) if it.task == task)
+        found = trials.scores_of(config, scalars.read(workdir / scalars.FILE), column.score)
+        scores = {name: value if math.isfinite(value) else None for name, value in found.items()}
         return Finetuned((scores,), scores, workdir)
     results = train.train_trials(config, workdir)
     names = (field.name for field in dataclasses.fields(trials.Setting))
@@ -218,7 +239,7 @@ def _define_flags() -> None:
     flags.DEFINE_string("init_from", None, "Weights: config.init_from.", required=True)
     flags.DEFINE_string("data", None, "Official files, or tfds:glue.", required=True)
     flags.DEFINE_string("workdir", None, "Each task has a directory in it.", required=True)
-    flags.DEFINE_list("tasks", list(TASKS), "Tasks to finetune.")
+    flags.DEFINE_list("tasks", None, "Tasks to finetune; by default all of GLUE or the protocol.")
 
 
 def main(argv: list[str]) -> None:
@@ -228,12 +249,15 @@ def main(argv: list[str]) -> None:
     options = flags.FLAGS
     config = options.config
     config.init_from, config.finetuning.data_dir = options.init_from, options.data
+    protocol = protocols.PROTOCOLS.get(config.finetuning.protocol, protocols.PROTOCOLS[""])
+    tasks = protocol.tasks or TASKS if options.tasks is None else options.tasks
     try:
-        finetuned = run(config, options.workdir, options.tasks)
+        finetuned = run(config, options.workdir, tasks)
     except preemption.Preempted as notice:
         logging.warning("%s", notice)
         sys.exit(preemption.EXIT_CODE)
-    program_flags.print_report(write(finetuned, options.workdir).removesuffix("\n"))
+    report = write(finetuned, options.workdir, protocol.note)
+    program_flags.print_report(report.removesuffix("\n"))
 
 
 if __name__ == "__main__":

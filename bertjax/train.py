@@ -40,6 +40,7 @@ from bertjax.training import (
     preemption,
     profiling,
     program,
+    protocols,
     run_log,
     starting,
     state,
@@ -210,6 +211,7 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> progr
         raise NotADirectoryError(
             f"the workdir, {workdir}, is a file; give a directory or a new name"
         )
+    config = protocols.applied(config)
     newest = checkpoint.read_meta(workdir)
     saved = None if newest is None else config_lib.completed(newest[0]["config"])
     settled = automatic.settle(config, saved)

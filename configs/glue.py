@@ -3,8 +3,9 @@ r"""A task of GLUE from any checkpoint (Devlin et al. 2019, section 4.1): 3 epoc
 Command:   python -m bertjax.train --config=configs/glue.py:rte --config.init_from=PATH \
                --config.finetuning.data_dir=GLUE --workdir=DIR
            Tasks are cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte and wnli; GLUE is the directory of
-           the official files or tfds:glue. --config.search=True tries the paper's grid,
-           --config.seeds=5 tells how much chance decides.
+           the official files or tfds:glue. babylm_boolq, babylm_wsc and so on are the tasks of
+           the BabyLM challenge. --config.search=True tries the paper's grid, --config.seeds=5
+           tells how much chance decides, --config.finetuning.protocol=sane has other settings.
 Hardware:  any; one device is enough.
 Planned:   4.7 s on v5e-1, BERT-base, 2,490 of RTE: under $0.01, spot under $0.01 (2026-11-25).
 Time:      1.8 minutes an epoch of RTE on 2 CPU cores, from a BERT of 6 layers, 384 wide.

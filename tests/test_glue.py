@@ -156,3 +156,27 @@ def test_two_tasks_are_trained_to_the_end_and_the_same_command_trains_no_more(tm
     assert evaluations == 4  # one an epoch
     again = glue.run(config, tmp_path / "run", ["rte", "stsb"])
     assert {it: again[it].best for it in again} == {it: found[it].best for it in found}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device", "quick_runs")
+def test_a_protocol_trains_the_challenges_files_and_reports_the_best_epoch(tmp_path):
+    rows = [
+        {"sentence1": f"w{number}", "sentence2": f"w{number + number % 2}", "label": number % 2}
+        for number in range(70)
+    ]
+    for split, part in (("train", rows), ("valid", rows[:16])):
+        (tmp_path / f"rte.{split}.jsonl").write_text("\n".join(map(json.dumps, part)))
+    config = recipes.load(glue.RECIPE)
+    config.init_from = str(small_datasets.write_source(tmp_path / "source"))
+    config.finetuning.update(protocol="babylm", data_dir=str(tmp_path), max_seq_length=16)
+    config.model.dtype = "float32"
+    found = glue.run(config, tmp_path / "run", ["babylm_rte"])
+    lines = (tmp_path / "run" / "babylm_rte" / "metrics.jsonl").read_text().splitlines()
+    of_epochs = [it["eval/dev/accuracy"] for it in map(json.loads, lines) if "eval/dev/loss" in it]
+    assert len(of_epochs) == 10
+    assert found["babylm_rte"].best["eval/dev/accuracy"] == max(of_epochs)
+    saved = json.loads((tmp_path / "run" / "babylm_rte" / "config.json").read_text())
+    assert (saved["global_batch_size"], saved["optimizer"]["clip_norm"]) == (32, 0.0)
+    again = glue.run(config, tmp_path / "run", ["babylm_rte"])
+    assert again["babylm_rte"].best == found["babylm_rte"].best

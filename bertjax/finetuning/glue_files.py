@@ -1,5 +1,7 @@
 """The nine tasks of GLUE and its diagnostic set, from the official TSV files or from TFDS.
 
+The seven tasks of GLUE and SuperGLUE of the BabyLM challenge, from its JSON lines, are here too.
+
 The differences between tasks are in one table, `TASKS`. Predictions for the server belong to
 `glue_submission`.
 
@@ -9,6 +11,7 @@ Source: gluebenchmark.com (files, scores); Wang et al. 2019, table 1.
 from __future__ import annotations
 
 import dataclasses
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +57,8 @@ class Task:
     has_flaws: bool = False
     # Names of the texts in TFDS, where they are others.
     tfds_texts: tuple[str, ...] = ()
+    # How the texts are made of the fields of JSON lines, whose labels are numbers.
+    templates: tuple[str, ...] = ()
 
     @property
     def is_regression(self) -> bool:
@@ -75,6 +80,53 @@ def _named(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 _PAIR = ("sentence1", "sentence2")
+
+
+def _of_babylm(
+    name: str,
+    templates: Mapping[str, str],
+    label_names: tuple[str, ...] = ("false", "true"),
+    scores: tuple[str, ...] = ("accuracy",),
+) -> Task:
+    """Returns a task in the files of the BabyLM challenge; `templates` are by the texts' names."""
+    return Task(
+        *("", tuple(templates), scores, {}),
+        labels=tuple(map(str, range(len(label_names)))),
+        label_names=label_names,
+        files={"train": f"{name}.train.jsonl", "dev": f"{name}.valid.jsonl"},
+        templates=tuple(templates.values()),
+    )
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: f"{{{name}}}" for name in names}
+
+
+# Source: babylm-org/babylm-eval, strict/evaluation_pipeline/finetune/dataset.py (texts) and
+# strict/scripts/eval_finetuning.sh (scores); the order of the classes: GLUE and SuperGLUE of
+# huggingface/datasets.
+_BABYLM = {
+    "boolq": _of_babylm("boolq", _same("question", "passage")),
+    "mnli": _of_babylm(
+        "mnli", _same("premise", "hypothesis"), ("entailment", "neutral", "contradiction")
+    ),
+    "mrpc": _of_babylm("mrpc", _same(*_PAIR), ("not_equivalent", "equivalent"), ("accuracy", "f1")),
+    "multirc": _of_babylm(
+        "multirc", {"question": "Question: {question} Answer: {answer}", **_same("paragraph")}
+    ),
+    "qqp": _of_babylm(
+        *("qqp", _same("question1", "question2")),
+        *(("not_duplicate", "duplicate"), ("accuracy", "f1")),
+    ),
+    "rte": _of_babylm("rte", _same(*_PAIR), _ENTAILMENT),
+    "wsc": _of_babylm(
+        "wsc",
+        {
+            "question": 'Does "{span2_text}" refer to "{span1_text}" in this passage?',
+            **_same("text"),
+        },
+    ),
+}
 
 # Source: the headers of the official files; google-research/bert, run_classifier.py (classes).
 TASKS: dict[str, Task] = {
@@ -124,6 +176,7 @@ TASKS: dict[str, Task] = {
         tfds_texts=("premise", "hypothesis"),
         **_named(_DIAGNOSTIC),
     ),
+    **{f"babylm_{name}": task for name, task in _BABYLM.items()},
 }
 
 # MRPC as Microsoft gave it out: the training file also holds the dev set, which this file lists.
@@ -202,6 +255,8 @@ def _rows(
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yields ("file:line", {column: value}); rows of TFDS get the official names and labels."""
     task = TASKS[name]
+    if task.templates:
+        return _json_rows(_file(location, name, split), task, broken)
     if location.startswith(TFDS_PREFIX):
         return _tfds_rows(location.removeprefix(TFDS_PREFIX), name, split)
     path = _file(location, name, split)
@@ -216,14 +271,36 @@ def _file(location: str, name: str, split: str) -> epath.Path:
     task = TASKS[name]
     directory = epath.Path(location)
     files = [task.files[split], *([_MRPC_ORIGINAL[split]] if name == "mrpc" else [])]
-    paths = [folder / file for folder in (directory / task.folder, directory) for file in files]
+    folders = dict.fromkeys((directory / task.folder, directory))
+    paths = [folder / file for folder in folders for file in files]
     for path in paths:
         if path.exists():
             return path
     raise FileNotFoundError(
-        f"there is no {' and no '.join(map(str, paths))}; give the directory of the official "
-        f"files of GLUE (https://gluebenchmark.com/tasks), or {TFDS_PREFIX}glue/{name}"
+        f"there is no {' and no '.join(map(str, paths))}; give the directory of "
+        + (
+            "BabyLM's files (glue_filtered)"
+            if task.templates
+            else "the official files of GLUE (https://gluebenchmark.com/tasks), or "
+            f"{TFDS_PREFIX}glue/{name}"
+        )
     )
+
+
+def _json_rows(
+    path: epath.Path, task: Task, broken: example_files.Faults
+) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yields the texts that the task's templates make of JSON lines, and the label as text."""
+    fields = [
+        field for it in task.templates for _, field, _, _ in string.Formatter().parse(it) if field
+    ]
+    required = [*fields, task.label]
+    rules = tables.Rules(names_fault=lambda names: example_files.missing_columns(names, required))
+    for source, row in example_files.rows(path, broken, rules):
+        texts = [template.format_map(row) for template in task.templates]
+        label = row[task.label]
+        made = dict(zip(task.texts, texts, strict=True))
+        yield source, made | {task.label: str(int(label) if isinstance(label, bool) else label)}
 
 
 def _tsv_rows(

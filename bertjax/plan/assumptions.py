@@ -7,7 +7,7 @@ import ml_collections
 from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.jobs import finetuning, lengths, pretraining
-from bertjax.training import program, trials
+from bertjax.training import program, protocols, trials
 
 DEFAULT_VOCAB_SIZE = 30522  # of bert-base-uncased
 
@@ -71,6 +71,7 @@ def with_length(
 def _finetuning_with_length(
     config: ml_collections.ConfigDict, num_examples: int
 ) -> tuple[ml_collections.ConfigDict, list[str]]:
+    config = protocols.applied(config)
     options = config.finetuning
     has_data = bool(config.init_from and (options.train_file or options.data_dir))
     if not num_examples and not has_data:

@@ -20,7 +20,7 @@ from bertjax.devices import sharding, xla_presets
 from bertjax.finetuning import embeddings
 from bertjax.jobs import lengths as lengths_lib
 from bertjax.models import classification, embedding_sharing, encoder_config
-from bertjax.training import optim, profiling, run_writers, schedules, state
+from bertjax.training import optim, profiling, protocols, run_writers, schedules, state
 
 _SHARES = {"mask_share": masking.MASK_SHARE, "keep_share": masking.KEEP_SHARE}
 # Option of a phase of pretraining -> that of config.finetuning which says it there, "" where none.
@@ -41,6 +41,7 @@ CHOICES: dict[str, Collection[str]] = {
     "pretraining.generator.embeddings": embedding_sharing.SHARINGS.keys(),
     "pretraining.mask_strategy": masking.MASKERS.keys(),
     "finetuning.dataset": finetuning.KINDS.keys(),
+    "finetuning.protocol": protocols.PROTOCOLS.keys(),
     "finetuning.pooling": classification.POOLINGS,
     "finetuning.loss": embeddings.LOSSES.keys(),
     "finetuning.context": ("sentence", "document"),

@@ -23,15 +23,10 @@ from bertjax import jobs
 from bertjax.data import atomic, directories
 from bertjax.jobs import finetuning
 from bertjax.training import program as program_lib
-from bertjax.training import writers
+from bertjax.training import protocols, writers
 from bertjax.workdirs import reader, scalars
 
 CURVES_FILE = "learning_curves.png"
-
-# Source: Devlin et al. 2019, appendix A.3; the middle rates of the paper's and its epochs.
-BATCH_SIZES = (16, 32)
-LEARNING_RATES = (5e-5, 3e-5, 2e-5)
-EPOCHS = (3.0, 4.0)
 
 Execute = Callable[[program_lib.Program, epath.Path], Any]
 
@@ -61,13 +56,16 @@ class Trial:
 
 def are_configured(config: ml_collections.ConfigDict) -> bool:
     """Returns whether a config asks for more than one training."""
+    config = protocols.applied(config)
     return config.seeds > 1 or config.search
 
 
 def list_trials(config: ml_collections.ConfigDict) -> list[Trial]:
     """Returns every seed of every setting: of the grid, or of the config's own setting."""
+    config = protocols.applied(config)
     seeds = range(config.seed, config.seed + config.seeds)
-    if not config.search:
+    grid = protocols.of_config(config).grid
+    if not config.search or grid is None:
         setting = Setting(
             config.global_batch_size,
             config.schedule.peak_learning_rate,
@@ -75,7 +73,8 @@ def list_trials(config: ml_collections.ConfigDict) -> list[Trial]:
         )
         return [Trial(f"seed_{seed}", setting, seed) for seed in seeds]
     settings = (
-        Setting(*values) for values in itertools.product(BATCH_SIZES, LEARNING_RATES, EPOCHS)
+        Setting(*values)
+        for values in itertools.product(grid.batch_sizes, grid.learning_rates, grid.epochs)
     )
     return [
         Trial(f"{setting.name}_seed{seed}", setting, seed) for setting in settings for seed in seeds
@@ -119,7 +118,7 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
         return {}
     evaluation = program.job.evaluation
     score = f"eval/{evaluation.sets[0]}/{evaluation.best_score}"
-    scores = {name: last_scores(lines) for name, lines in curves.items()}
+    scores = {name: scores_of(program.config, lines, score) for name, lines in curves.items()}
     named = (*evaluation.averaged, jobs.MEAN) if len(evaluation.averaged) > 1 else ()
     results = summarize(
         trials,
@@ -147,6 +146,19 @@ def job_of(job: jobs.Job, trial: Trial) -> jobs.Job:
     phase: Any = next(iter(config.phases.values()))
     phase.global_batch_size = 0  # that of the config
     return finetuning.with_config(job, config)
+
+
+def scores_of(
+    config: ml_collections.ConfigDict, lines: Sequence[Mapping[str, Any]], score: str
+) -> dict[str, float]:
+    """Returns the scores of a run: of its last evaluation, or of the one with the best `score`.
+
+    The protocol decides; of equal ones the first counts. A score of GLUE is better if it is higher.
+    """
+    if not protocols.of_config(config).picks_epoch:
+        return last_scores(lines)
+    epochs = [last_scores([line]) for line in lines if score in line]
+    return max(epochs, key=lambda it: -math.inf if math.isnan(it[score]) else it[score])
 
 
 def last_scores(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -193,7 +193,9 @@ def test_all_nine_tasks_have_the_scores_of_the_leaderboard():
         "cola": ("matthews_correlation",),
         "stsb": ("pearson", "spearman"),
     }
-    tasks = {name: task for name, task in glue_files.TASKS.items() if name != "ax"}
+    tasks = {
+        name: task for name, task in glue_files.TASKS.items() if name != "ax" and not task.templates
+    }
     assert {name: task.scores for name, task in tasks.items()} == scores
     for name, task in tasks.items():
         assert task.is_regression == (name == "stsb")
