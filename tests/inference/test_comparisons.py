@@ -13,7 +13,7 @@ from bertjax.data import minimal_pairs, tokenizer
 from bertjax.data.minimal_pairs import Continuation
 from bertjax.inference import likelihood
 from bertjax.models import parameters
-from bertjax.tasks import next_token, pretraining
+from bertjax.tasks import hybrid, next_token, pretraining
 from tests import small_byte_bpe, small_modules, small_records
 from tests.conftest import TINY
 
@@ -22,6 +22,7 @@ LENGTH = 32
 SIZES = dataclasses.replace(TINY, vocab_size=320, max_position_embeddings=LENGTH)
 TASKS = {
     "masked": pretraining.Pretraining(SIZES, pair_loss="none"),
+    "hybrid": hybrid.Hybrid(SIZES),
     "left to right": next_token.NextToken(dataclasses.replace(SIZES, left_to_right=True)),
 }
 PIECES = ["##a", "##b", "##c"]
@@ -43,12 +44,14 @@ def model(request):
 def sum_of(model):
     """The scorer: the sum of log-probabilities of the tokens of a continuation, in plain loops."""
     module, known = model.module(), model.vocabulary
+    hides = "mlm_head" in model.params
+    shift = int(not hides or isinstance(model.task, hybrid.Hybrid))  # the place before is read
 
     @jax.jit
     def all_logits(ids, mask):
         batch = {"input_ids": ids, "input_mask": mask, "segment_ids": ids * 0}
         hidden = module.encoder(batch)
-        if "lm_head" in model.params:
+        if shift:
             return module.next_logits(hidden)
         return module.mlm_logits(hidden, jnp.arange(LENGTH)[None])
 
@@ -65,11 +68,8 @@ def sum_of(model):
         for place, (_, end) in enumerate(spans):
             if end <= len(context):
                 continue
-            if "lm_head" in model.params:
-                logits = logits_of(tokens)[place - 1]
-            else:
-                hidden = [*tokens[:place], known.mask_id, *tokens[place + 1 :]]
-                logits = logits_of(hidden)[place]
+            hidden = [*tokens[:place], known.mask_id, *tokens[place + 1 :]]
+            logits = logits_of(hidden if hides else tokens)[place - shift]
             total += logits[tokens[place]] - np.log(np.exp(logits - logits.max()).sum())
             total -= logits.max()
         return total
