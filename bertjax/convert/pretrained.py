@@ -219,8 +219,8 @@ def exported(weights: Pretrained) -> Pretrained:
 def select(weights: Pretrained, head: str) -> Pretrained:
     """Returns the part of the weights that the model with this head has; the rest is `unused`.
 
-    Of a discriminator with its generator "masked_lm" is the generator. Of a hybrid model
-    "causal_lm" is the same encoder, read from left to right.
+    Of a discriminator with its generator "masked_lm" is the generator. "causal_lm" is
+    also a hybrid model's encoder, read from left to right.
 
     Raises:
       ValueError: if the head is not known, or listing the parts of it that are not there.

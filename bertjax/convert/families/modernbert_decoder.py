@@ -18,7 +18,7 @@ _BODY, _LAYER = "model", bert.LAYER
 _ATTENTION = f"{_BODY}.layers.{{layer}}.attn"
 _OF_HEAD = ("causal_lm",)
 
-# What is named otherwise than in ModernBERT: three kernels that lie apart, and the head.
+# The names that differ from ModernBERT's: three kernels that lie apart, and the head.
 _OTHERS = (
     *(
         Name(f"{_ATTENTION}.{theirs}_proj.weight", f"{_LAYER}.attention.{ours}.kernel", "transpose")
