@@ -51,8 +51,8 @@ def text(compared: Sequence[runs.Run]) -> str:
     for run in compared:
         facts = ", ".join(f"{name} {value}" for name, value in _facts(run).items())
         lines.append(f"{run.name}: {facts}")
-        found = [*checks.faults(run)] or [("", NOTHING)]
-        lines += [f"  {name}: {sentence}".replace("  : ", "  ") for name, sentence in found]
+        found = [f"{name}: {sentence}" for name, sentence in checks.faults(run)]
+        lines += [f"  {sentence}" for sentence in found or [NOTHING]]
     return "\n".join(lines)
 
 

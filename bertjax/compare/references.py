@@ -18,6 +18,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import Float
 
+from bertjax import config as config_lib
 from bertjax.data import atomic, json_text
 
 DIRECTORY = epath.Path(__file__).parent / "curves"
@@ -62,8 +63,16 @@ class Reference:
 
 
 def key_of(options: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
-    """Returns the digest of the data, the vocabulary, the model, the objective and the tokens."""
-    chosen = {name: value for name, value in options.items() if OF_KEY.fullmatch(name)}
+    """Returns the digest of the data, the vocabulary, the model, the objective and the tokens.
+
+    Options at their defaults are left out, so that an option that is added changes no key.
+    """
+    defaults = dict(config_lib.flatten(config_lib.default_config()))
+    chosen = {
+        name: value
+        for name, value in options.items()
+        if OF_KEY.fullmatch(name) and value != defaults.get(name)
+    }
     facts = [identity.get("manifests"), identity.get("tokenizer_sha256"), chosen, _tokens(options)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

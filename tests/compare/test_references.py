@@ -85,6 +85,11 @@ def test_a_key_is_of_data_model_objective_and_tokens_not_of_the_training(changes
     assert (references.key_of(options_of(**changes), IDENTITY) == own) == is_same
 
 
+def test_an_option_that_is_added_changes_no_key_at_its_default():
+    before = {name: value for name, value in options_of().items() if name != "model.window"}
+    assert references.key_of(before, IDENTITY) == references.key_of(options_of(), IDENTITY)
+
+
 @pytest.mark.parametrize("name", IDENTITY)
 def test_other_data_or_another_vocabulary_has_another_key(name):
     other = IDENTITY | {name: "other"}
