@@ -21,11 +21,12 @@ LAST_SHARE = 0.1  # of the lines, over which the loss at the end is averaged
 SPIKE_NATS = 0.4  # above the level before it
 RISE_NATS = 0.25  # from the best stretch to the end
 GROWTH = 3.0  # of the gradient norm, from the second quarter to the last
-HEAVY_TAIL = 15.0  # the largest gradient norm after the warm-up, by the median
+HEAVY_TAIL = 5.0  # the largest gradient norm after the warm-up, by the median
 SLOW = 0.6  # of the tokens per second at the start
 LEAK_NATS = 0.15  # that a mean over few held-out batches may be lower by
 NATS_PER_DROPOUT = 3.0  # of training loss, for a dropout of 1; 0.3 nats at 0.1
 NATS_PER_MASK_RATE = 5.0  # of loss, from a mask rate of 0 to 1
+NEAR, ERRORS = 5, 3.0  # lines around an evaluation, and standard errors of their mean
 GAP_NATS = 1.0  # from the training loss up to the held-out loss
 OVERFITTED_NATS = 0.1  # from the best held-out loss to the last
 TRIVIAL_ACCURACY = 0.97
@@ -168,19 +169,19 @@ def _leak(run: runs.Run) -> str | None:
             f"{run.data.overlap:.0%} of the held-out documents are trained on, word for word: the "
             "held-out scores say nothing of text that the model has not seen"
         )
-    allowed = LEAK_NATS + _explained(run)
-    gap = _gap(run)
+    gap, error = _gap(run)
+    allowed = LEAK_NATS + ERRORS * error + _explained(run)
     if not gap < -allowed:
         return None
     return (
-        f"The held-out loss is {-gap:.2f} nats below the training loss, more than dropout and "
-        f"masks explain ({allowed:.2f}): the held-out text is trained on, or is easier"
+        f"The held-out loss is {-gap:.2f} nats below the training loss, more than dropout, "
+        f"masks and noise explain ({allowed:.2f}): the held-out text is trained on, or is easier"
     )
 
 
 def _held_out_gap(run: runs.Run) -> str | None:
-    gap = _gap(run)
-    if not gap > GAP_NATS:
+    gap, error = _gap(run)
+    if not gap > GAP_NATS + ERRORS * error:
         return None
     return (
         f"The held-out loss is {gap:.2f} nats above the training loss: the held-out text is of "
@@ -237,6 +238,8 @@ def _unclipped(run: runs.Run) -> str | None:
     if run.options["optimizer.clip_norm"] or not len(norms) or not np.isfinite(norms).any():
         return None
     largest, median = int(np.nanargmax(norms)), float(np.nanmedian(norms))
+    if not norms[largest] > HEAVY_TAIL * median:
+        return None
     return (
         f"Gradients are not clipped; their norm is {norms[largest]:.2g} at step "
         f"{int(steps[largest]):,}, {norms[largest] / median:.1f} times the median. One bad batch "
@@ -281,6 +284,8 @@ def _missing_documents(run: runs.Run) -> str | None:
         run.data.documents,
     )
     if not held or not share or not documents:
+        return None
+    if run.data.overlap:  # the held-out records are not the rest of that text
         return None
     expected = documents * share / (1 - share)
     is_chance = held - expected < MISSING_DEVIATIONS * math.sqrt(expected)
@@ -363,14 +368,18 @@ def _changes_task(run: runs.Run) -> bool:
     )
 
 
-def _gap(run: runs.Run) -> float:
-    """Returns the last held-out loss less the training loss around it, NaN without them."""
+def _gap(run: runs.Run) -> tuple[float, float]:
+    """Returns the last held-out loss less the training loss around it, and its standard error.
+
+    NaN without them.
+    """
     eval_steps, held_out = run.series(f"{runs.HELD_OUT}{run.token_loss}")
     steps, loss = run.series(f"train/{run.token_loss}")
-    if not len(held_out) or not len(loss):
-        return math.nan
-    near = np.argsort(np.abs(steps - eval_steps[-1]), kind="stable")[:3]
-    return float(held_out[-1] - np.nanmean(loss[near]))
+    if not len(held_out) or len(loss) < NEAR:
+        return math.nan, math.nan
+    near = loss[np.argsort(np.abs(steps - eval_steps[-1]), kind="stable")[:NEAR]]
+    error = float(np.nanstd(near, ddof=1)) / math.sqrt(NEAR)
+    return float(held_out[-1] - np.nanmean(near)), error
 
 
 def _explained(run: runs.Run) -> float:
