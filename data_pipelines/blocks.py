@@ -63,11 +63,12 @@ class Tokenization:
     separate_documents: bool = False
     longest_sentence: int = 0
     segmenter: str = segmenters.BY_VOCABULARY
+    counts_words: bool = False
 
     @property
     def token_dtype(self) -> np.dtype:
-        """The type of the corpus's tokens, with `examples.CONTINUES` if words are stored."""
-        return token_dtype(self.vocabulary, self.stores_words)
+        """The type of the corpus's tokens, with what `examples` adds to them for words."""
+        return token_dtype(self.vocabulary, self.stores_words or self.counts_words)
 
     @property
     def stores_words(self) -> bool:
@@ -75,9 +76,9 @@ class Tokenization:
         return self.segmenter != segmenters.BY_VOCABULARY
 
 
-def token_dtype(vocabulary: Vocabulary, stores_words: bool) -> np.dtype:
+def token_dtype(vocabulary: Vocabulary, has_words: bool) -> np.dtype:
     """Returns the type of the corpus's tokens, half as large where the vocabulary allows it."""
-    is_small = vocabulary.vocab_size <= 2**16 and not stores_words
+    is_small = vocabulary.vocab_size <= 2**16 and not has_words
     return np.dtype(np.uint16 if is_small else np.uint32)
 
 
@@ -151,7 +152,12 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
     flat = [one for document in split for one in document]
     if vocabulary.keeps_blanks:
         flat = sentences.with_blanks(flat, [not place for it in split for place in range(len(it))])
-    tokens, lengths = vocabulary.encode_flat(flat)
+    begins = None
+    if how.counts_words:
+        tokens, lengths, begins = vocabulary.encode_with_words(flat)
+        begins[_first_tokens(lengths, sentences.are_inside_words(texts, split))] = False
+    else:
+        tokens, lengths = vocabulary.encode_flat(flat)
     scripts_seen = by_script.counted(vocabulary, flat, tokens, lengths)
     continues = None
     if how.stores_words:
@@ -187,6 +193,8 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
     counts = counts[counts > 0]
     if continues is not None:
         tokens = tokens + np.where(continues, examples.CONTINUES, 0)
+    if begins is not None:
+        tokens = tokens + begins.astype(np.int32) * np.int32(examples.BEGINS)
     if how.separate_documents:
         tokens, lengths = _with_separators(tokens, lengths, counts, vocabulary.sep_id)
     corpus = examples.Corpus(
@@ -205,6 +213,11 @@ def _load(vocabulary: Vocabulary) -> tokenizer.Tokenizer:
             f"the vocabulary {vocabulary.path} changed while it was used; run the command again"
         )
     return loaded
+
+
+def _first_tokens(lengths: np.ndarray, is_chosen: np.ndarray) -> np.ndarray:
+    """Returns the places of the first tokens of the chosen sentences, of those that have any."""
+    return (np.cumsum(lengths) - lengths)[is_chosen & (lengths > 0)]
 
 
 def _with_separators(

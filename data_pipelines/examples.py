@@ -32,11 +32,13 @@ Spans = np.ndarray  # [examples] of SPAN
 
 # Added to a token of the corpus that continues the word of the one before it, if words are stored.
 CONTINUES = records.MOST_ENTRIES
+# Added to one that begins a word, as `str.split` has words, if these are counted.
+BEGINS = 2 * CONTINUES
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """All tokens in one array, with CONTINUES, and where sentences and documents begin in it.
+    """All tokens in one array, with what words add, and where sentences and documents begin in it.
 
     `sentence_starts` are token positions, `document_starts` indices into `sentence_starts`; both
     end with the end of the corpus, so that item i reaches to the start of item i + 1. No sentence
@@ -144,10 +146,18 @@ def packed_rows(
     return {"input_ids": ids, "sequence_ids": numbers, "segment_ids": segments}
 
 
-def with_words(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns rows of a corpus that stores words, with these as a feature of their own."""
+def with_words(
+    rows: dict[str, np.ndarray], *, stored: bool, counted: bool
+) -> dict[str, np.ndarray]:
+    """Returns rows of a corpus that stores or counts words, with these as features of their own."""
     ids = rows["input_ids"]
-    return {**rows, "input_ids": ids % CONTINUES, records.WORDS_FEATURE: ids // CONTINUES}
+    rows = {**rows, "input_ids": ids & (CONTINUES - 1)}
+    if stored:
+        rows[records.WORDS_FEATURE] = (ids & CONTINUES) // CONTINUES
+    if counted:
+        counts = np.count_nonzero(ids & BEGINS, axis=1)
+        rows[records.WORD_COUNT_FEATURE] = counts.astype(np.int32)[:, None]
+    return rows
 
 
 def _filled(

@@ -61,6 +61,7 @@ def build(
             pairs=options.pairs,
             masking=options.masking,
             stores_words=options.stores_words,
+            counts_words=options.count_words,
             block_documents=corpus.block_documents(),
         )
         pairs, counts = _paired(job, corpus.end.tokens, pool)

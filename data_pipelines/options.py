@@ -33,6 +33,7 @@ ALGORITHMS: dict[str, Mapping[str, tuple[Any, ...]]] = {
         "packing": ("doc_sentences",),
         "sentence_splitter": ("lines",),
         "segmenter": (segmenters.BY_VOCABULARY,),
+        "count_words": (False,),
         "split": ("all",),
         "one_document_per_file": (False,),
         "encoding": (text_encodings.UTF8,),
@@ -120,6 +121,11 @@ class Options:
         "(Chinese), fugashi (Japanese), pythainlp (Thai) or icu (all), each of an extra",
         choices=lambda: (segmenters.BY_VOCABULARY, *segmenters.SEGMENTERS),
         default=segmenters.BY_VOCABULARY,
+    )
+    count_words: bool = command_line.option(
+        "store with each row how many words (between white space) begin in it: training then "
+        "counts them, and may save by them",
+        default=False,
     )
     one_document_per_file: bool = command_line.option(
         lambda: (
@@ -209,6 +215,7 @@ class Options:
             self.separates_documents,
             self.longest_sentence,
             self.segmenter,
+            self.count_words,
         )
 
     @property

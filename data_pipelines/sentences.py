@@ -15,6 +15,9 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from jaxtyping import Bool
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -113,6 +116,23 @@ def with_blanks(sentences: Sequence[str], is_first: Sequence[bool]) -> list[str]
     """
     pairs = zip(sentences, is_first, strict=True)
     return [sentence if first or not sentence else f" {sentence}" for sentence, first in pairs]
+
+
+def are_inside_words(
+    texts: Sequence[str], split: Sequence[Sequence[str]]
+) -> Bool[np.ndarray, " sentences"]:
+    """Returns which sentences of all texts follow the one before without white space.
+
+    `split` are the sentences of each text. One that a splitter has changed counts as behind space.
+    """
+    inside = []
+    for text, parts in zip(texts, split, strict=True):
+        place = 0
+        for sentence in parts:
+            begin = text.find(sentence, place)
+            inside.append(begin > 0 and not text[begin - 1].isspace())
+            place = max(place, begin + len(sentence))
+    return np.array(inside, bool)
 
 
 def ends_with_mark(sentence: str) -> bool:

@@ -36,11 +36,12 @@ class Recipe:
     pairs: base.PairOptions
     masking: masking.MaskingOptions | None
     stores_words: bool = dataclasses.field(default=False, kw_only=True)
+    counts_words: bool = dataclasses.field(default=False, kw_only=True)
 
     @property
     def token_dtype(self) -> np.dtype:
         """The type of the corpus's tokens."""
-        return blocks.token_dtype(self.vocabulary, self.stores_words)
+        return blocks.token_dtype(self.vocabulary, self.stores_words or self.counts_words)
 
     def new_tally(self) -> statistics.ExampleTally:
         """Returns a tally that has counted nothing."""
@@ -220,8 +221,9 @@ def row_batches(
     mask_rng = recipe.pairs.generator("masks", shard)
     unmasked = _packed_batches if recipe.pairs.is_packed else _plain_batches
     for batch in unmasked(recipe, shard, tokens, spans):
-        if recipe.stores_words:
-            batch = examples.with_words(batch)
+        if recipe.stores_words or recipe.counts_words:
+            stored, counted = recipe.stores_words, recipe.counts_words
+            batch = examples.with_words(batch, stored=stored, counted=counted)
         yield masked(batch, recipe.masking, vocabulary, mask_rng)
 
 

@@ -43,6 +43,7 @@ MASK_FEATURES = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 PAIR_FEATURE = "next_sentence_labels"
 # 1 where a token continues the word of the token before; for masks that are drawn while training.
 WORDS_FEATURE = "continues_word"
+WORD_COUNT_FEATURE = "word_count"  # of the words that begin in a row, as `str.split` has words
 LANGUAGE_FEATURE = "language"  # the number of a row's language, or of each token's
 POSITIONS_FEATURE = "positions"  # of each token, where these do not follow from its place
 # The weights of predictions; an evaluation sets them to 0 in the rows that fill its last batch.
@@ -56,7 +57,7 @@ DTYPES = ("int32", "float32")
 DATASET_NAME = "bert"
 
 # No model reads more tokens in a row, and no vocabulary has more entries.
-MOST_TOKENS, MOST_ENTRIES = 1 << 20, 1 << 30
+MOST_TOKENS, MOST_ENTRIES = 1 << 20, 1 << 29
 FRAME_BYTES = 16  # around each record in a TFRecord file
 _LENGTH = struct.Struct("<Q")  # of a record, at the beginning of its frame
 
@@ -106,6 +107,7 @@ def text_features(
     pair_objective: str = "none",
     max_sequences_per_row: int = 0,
     stores_words: bool = False,
+    counts_words: bool = False,
 ) -> dict[str, Feature]:
     """Returns the features of text: those of the released script, or of rows of several sequences.
 
@@ -115,6 +117,8 @@ def text_features(
     features: dict[str, Feature] = dict.fromkeys(names, Feature((LENGTH,)))
     if stores_words:
         features[WORDS_FEATURE] = Feature((LENGTH,))
+    if counts_words:
+        features[WORD_COUNT_FEATURE] = Feature(())
     if max_predictions_per_seq:
         features |= mask_features(max_predictions_per_seq)
     if pair_objective != "none":
@@ -544,6 +548,7 @@ def first_misfit(batch: Mapping[str, np.ndarray], manifest: Manifest) -> tuple[i
         "masked_lm_positions": (length, f"it has {length} places"),
         PAIR_FEATURE: (2, "labels are 0 and 1"),
         WORDS_FEATURE: (2, "a token continues a word or does not: 0 and 1"),
+        WORD_COUNT_FEATURE: (length + 1, f"at most {length} words begin in {length} tokens"),
     }
     for name, feature in manifest.features.items():
         if name not in batch or not batch[name].size:

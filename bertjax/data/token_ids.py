@@ -16,6 +16,7 @@ from bertjax.data import normalization as normalization_lib
 
 MASK = "[MASK]"
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_WORD = re.compile(r"\S+")
 
 # Our fields of tokenizer_config.json, and of what manifests keep.
 NORMALIZATION_FIELD, LANGUAGE_FIELD = "normalization", "lowercase_language"
@@ -30,6 +31,10 @@ LIBRARY_CLASS = "PreTrainedTokenizerFast"
 
 # The ids of several texts one after the other, and the number of ids of each text.
 Flat = tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]
+# As `Flat`, and which tokens begin a word.
+FlatWords = tuple[
+    Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"], Bool[np.ndarray, " tokens"]
+]
 # The ids of a text, and where in it each token starts and ends.
 Placed = tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]
 
@@ -112,6 +117,47 @@ class Tokenizer:
         This is the fast way, in int32 and in one thread.
         """
         return flat(self.encode_batch(texts))
+
+    def encode_with_words(self, texts: Sequence[str]) -> FlatWords:
+        """Returns `encode_flat`, and which tokens begin a word, as `str.split` has words.
+
+        A word without a token begins nowhere.
+        """
+        ids, lengths = self.encode_flat(texts)
+        words = [text.split() for text in texts]
+        distinct = dict.fromkeys(itertools.chain.from_iterable(words))
+        blank = " " if self.keeps_blanks else ""
+        _, sizes = self.encode_flat([blank + word for word in distinct])
+        numbers = dict(zip(distinct, itertools.count(), strict=False))
+        of_words = map(numbers.__getitem__, itertools.chain.from_iterable(words))
+        counts = np.fromiter(map(len, words), np.int64, len(words))
+        sizes = sizes[np.fromiter(of_words, np.int64, counts.sum())]
+        text_of = np.repeat(np.arange(len(texts)), counts)
+        # Where the words one by one have other numbers of tokens than the text, its places decide.
+        fits = np.bincount(text_of, sizes, len(texts)) == lengths
+        begins, ends = np.zeros(len(ids), bool), np.cumsum(lengths, dtype=np.int64)
+        for place in np.flatnonzero(~fits).tolist():
+            begun = begins[ends[place] - lengths[place] : ends[place]]
+            begun[:] = self._words_by_offsets(texts[place], len(begun))
+        is_used = fits[text_of] & (sizes > 0)
+        before = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        shifts = ends - lengths - before[np.cumsum(counts) - counts]
+        begins[(before[:-1] + shifts[text_of])[is_used]] = True
+        return ids, lengths, begins
+
+    def _words_by_offsets(self, text: str, length: int) -> Bool[np.ndarray, " tokens"]:
+        """Returns which of the `length` tokens of a text are the first to reach into a word."""
+        _, _, ends = self.encode_with_offsets(text)
+        if len(ends) != length:
+            raise ValueError(
+                f"the words of {text!r:.200} cannot be counted: the vocabulary makes {length} "
+                f"tokens of it, but {len(ends)} with places"
+            )
+        starts = [match.start() for match in _WORD.finditer(text)]
+        first = np.searchsorted(np.maximum.accumulate(ends), starts, side="right")
+        begins = np.zeros(length, bool)
+        begins[first[first < length]] = True
+        return begins
 
     def encode_with_offsets(self, text: str) -> Placed:
         """Returns the ids of `text`, and where in it each token starts and ends.

@@ -123,12 +123,16 @@ class WordPieceTokenizer(token_ids.Tokenizer):
         return token_ids.by_text(ids, lengths)
 
     def encode_flat(self, texts: Sequence[str]) -> token_ids.Flat:
+        ids, lengths, _ = self.encode_with_words(texts)
+        return ids, lengths
+
+    def encode_with_words(self, texts: Sequence[str]) -> token_ids.FlatWords:
         with self._lock:
             parts = [self._encode_window(window) for window in _windows(texts)]
         if not parts:
-            return np.zeros(0, np.int32), np.zeros(0, np.int32)
-        ids, lengths = zip(*parts, strict=True)
-        return np.concatenate(ids), np.concatenate(lengths)
+            return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, bool)
+        ids, lengths, begins = zip(*parts, strict=True)
+        return np.concatenate(ids), np.concatenate(lengths), np.concatenate(begins)
 
     def encode_with_offsets(self, text: str) -> token_ids.Placed:
         """Returns the ids of `text`, and where in it each token starts and ends.
@@ -257,7 +261,7 @@ class WordPieceTokenizer(token_ids.Tokenizer):
                 tokens.append((token_id, min(starts), max(ends)))
         return np.array(tokens, np.int32).reshape(-1, 3).T
 
-    def _encode_window(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_window(self, texts: Sequence[str]) -> token_ids.FlatWords:
         if self._chunks.is_full():
             self._chunks, self._words = _Chunks(self._is_released), _Computed(self.pieces)
         places, num_chunks = self._chunks.places(texts)
@@ -313,14 +317,19 @@ class _Chunks:
         self._ids.extend(ids)
         self._lengths.append(len(ids))
 
-    def gather(self, places: np.ndarray, num_chunks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of the chunks at `places`, and the number of ids of each text."""
+    def gather(self, places: np.ndarray, num_chunks: np.ndarray) -> token_ids.FlatWords:
+        """Returns the ids of the chunks at `places`, and the number of ids of each text.
+
+        And which of them begin a chunk.
+        """
         lengths = np.asarray(self._lengths)[places]
         ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         shifts = np.asarray(self._starts)[places] - ends[:-1]
         ids = np.asarray(self._ids)[np.arange(ends[-1]) + np.repeat(shifts, lengths)]
+        begins = np.zeros(len(ids), bool)
+        begins[ends[:-1][lengths > 0]] = True
         text_ends = ends[np.concatenate([[0], np.cumsum(num_chunks)])]
-        return ids, np.diff(text_ends).astype(np.int32)
+        return ids, np.diff(text_ends).astype(np.int32), begins
 
 
 class _Computed(dict):

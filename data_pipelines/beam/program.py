@@ -303,6 +303,7 @@ def _job(options: Options, vocabulary: blocks.Vocabulary, output: PartialOutput)
         pairs=options.pairs,
         masking=options.masking,
         stores_words=options.stores_words,
+        counts_words=options.count_words,
         reading=options.reading,
         tokenization=options.tokenization(shared),
         scratch=str(scratch),

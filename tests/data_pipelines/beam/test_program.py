@@ -64,7 +64,10 @@ def run_here(name, add_steps):
     [
         {"num_shards": 0, "balanced_nsp": True, "mask": "whole_word", "segmenter": "icu"},
         {"num_shards": 5, "pair_objective": "none", "packing": "full_sentences", "mask": "none"},
-        {"num_shards": 3, "pair_objective": "sop", "packing": "best_fit", "short_seq_prob": 0.9},
+        {
+            **{"num_shards": 3, "pair_objective": "sop", "packing": "best_fit"},
+            **{"short_seq_prob": 0.9, "count_words": True},
+        },
     ],
     ids=lambda chosen: chosen.get("pair_objective", "nsp") + str(chosen["num_shards"]),
 )

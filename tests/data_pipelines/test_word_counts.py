@@ -1,0 +1,102 @@
+"""The words that begin in each row of records, as `str.split` has words."""
+
+import numpy as np
+import pytest
+
+from bertjax.data import records, sentence_piece, streams, tokenizer
+from data_pipelines import build
+from tests import small_byte_bpe
+from tests.data import test_sentence_piece
+from tests.data_pipelines import conftest
+
+TEXTS = [
+    "don't stop--now, or (perhaps) never.",
+    " a  b\u00a0c\td  ",
+    "ein\u3000Wort\u2028noch eins",
+    *("", "   ", "lonely"),
+    "我来到北京。 清华大学",
+]
+
+
+TOKENIZERS = {
+    "wordpiece": lambda: tokenizer.WordPieceTokenizer(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdon't(),.", "##ely", "##to", "lon"]
+    ),
+    "bytes": small_byte_bpe.vocabulary,
+    "bytes behind a blank": lambda: small_byte_bpe.vocabulary(add_prefix_space=True),
+    "unigram": lambda: sentence_piece.SentencePieceTokenizer(
+        test_sentence_piece.model(**test_sentence_piece.BERT)
+    ),
+}
+
+
+def first_reaching(text: str, ends: np.ndarray) -> set[int]:
+    """The first token that reaches into each word of a text."""
+    found, place = set(), 0
+    for word in text.split():
+        place = text.index(word, place)
+        found.add(next(number for number, end in enumerate(ends) if end > place))
+        place += len(word)
+    return found
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_token_begins_a_word_if_it_is_the_first_to_reach_into_it(name):
+    vocabulary = TOKENIZERS[name]()
+    ids, lengths, begins = vocabulary.encode_with_words(TEXTS)
+    assert ids.tolist() == vocabulary.encode_flat(TEXTS)[0].tolist()
+    parts = np.split(begins, np.cumsum(lengths)[:-1])
+    for text, part in zip(TEXTS, parts, strict=True):
+        assert part.sum() == len(text.split()), text
+        _, starts, ends = vocabulary.encode_with_offsets(text)
+        # A word may begin with the blank before it, where that is a token.
+        is_blank = starts == ends
+        begun = {number + int(is_blank[number]) for number in np.flatnonzero(part).tolist()}
+        assert begun == first_reaching(text, ends), text
+
+
+def rows_of(directory) -> dict[str, np.ndarray]:
+    """All rows of the records of a directory."""
+    batches = list(streams.evaluation_batches(records.open(directory), batch_size=1))
+    return {name: np.concatenate([it[name] for it in batches]) for name in batches[0]}
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"mask": "none", "dupe_factor": 2},
+        {"pair_objective": "sop", "packing": "best_fit", "mask": "none"},
+        {"mask": "whole_word", "segmenter": "characters"},
+    ],
+    ids=lambda chosen: "-".join(map(str, chosen.values())),
+)
+def test_a_row_counts_the_words_that_begin_in_it_and_nothing_else_changes(
+    tmp_path, text_file, vocabulary_directory, chosen
+):
+    for name in (False, True):
+        options = {"num_shards": 2, "count_words": name, **chosen}
+        output = tmp_path / str(name)
+        build.build(conftest.options(text_file, vocabulary_directory, output, **options))
+    before, rows = rows_of(tmp_path / "False"), rows_of(tmp_path / "True")
+    counts = rows.pop("word_count")
+    assert all((rows[name] == before[name]).all() for name in before) and len(rows) == len(before)
+    # Here each word is letters, and maybe a full stop.
+    vocabulary = tokenizer.load(vocabulary_directory)
+    begins = np.array([entry.isalpha() for entry in vocabulary.vocabulary])
+    ids = rows["input_ids"].copy()
+    if "masked_lm_ids" in rows:
+        used = rows["masked_lm_weights"] > 0
+        places = np.nonzero(used)[0], rows["masked_lm_positions"][used]
+        ids[places] = rows["masked_lm_ids"][used]
+    assert counts.tolist() == begins[ids].sum(axis=1).tolist()
+    assert np.ptp(counts) > 3
+
+
+def test_the_words_of_all_rows_are_those_of_the_text(tmp_path, vocabulary_directory):
+    text = f"{conftest.made_up_text(9)}\n\n我来。到北京。「学」。大 ka lo。mi\n\nka.lo mi. Ren"
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    options = {"pair_objective": "none", "packing": "best_fit", "mask": "none", "num_shards": 1}
+    options |= {"max_seq_length": 8, "count_words": True, "dupe_factor": 3}
+    arguments = tmp_path / "text.txt", vocabulary_directory, tmp_path / "out"
+    build.build(conftest.options(*arguments, **options))
+    assert rows_of(tmp_path / "out")["word_count"].sum() == 3 * len(text.split())
