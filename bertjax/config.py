@@ -323,6 +323,8 @@ def _checkpoint() -> ml_collections.ConfigDict:
     checkpoint.save_every_steps = 1_000  # steps between saves; the end of a phase is saved too
     checkpoint.keep_last = 3  # newest checkpoints to keep
     checkpoint.keep_every_steps = 0  # those at multiples of this are kept too; 0: none
+    # Words seen at which a checkpoint is saved and kept: (1e6, 5e6), or a name, ("babylm",).
+    checkpoint.save_at_words = ()
     checkpoint.keep_best = 1  # best checkpoints to keep, by best_metric; 0: none
     checkpoint.best_metric = "mlm_loss"  # lower is better; finetuning has its own scores
     return checkpoint

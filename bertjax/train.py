@@ -133,6 +133,9 @@ def _train(
         watch.submit(step, report, batch["record_positions"], facts, fill)
         must_stop = saver.notice.reached()
         must_save, must_evaluate = due(run, phase, step)
+        if watch.reaches_mark(step):
+            saver.checkpointer.keep([step])
+            must_save = True
         if not (must_stop or must_save or must_evaluate):
             continue
         watch.flush()
@@ -168,7 +171,8 @@ class RunSaver:
         if self.owner is not None:
             self.owner.check()
         self.writer.keep()
-        meta = starting.meta(self.run, self.watch.progress, self.tuned)
+        step = int(train_state.step)
+        meta = starting.meta(self.run, step, self.watch.progress, self.tuned)
         self.checkpointer.save(train_state, meta)
 
     def evaluate(self, train_state: state.TrainState, step: int) -> None:

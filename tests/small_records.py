@@ -37,11 +37,13 @@ def write(
     pair_objective: str = "nsp",
     is_alike: bool = False,
     is_masked: bool = True,
+    counts_words: bool = False,
 ) -> pathlib.Path:
     """Writes shards of sentence pairs, masked where `is_masked`, the vocabulary and the manifest.
 
     With `documents`, numbers that stand for texts, the records have their contents too. `known` is
-    a vocabulary in place of that of `words`. Where `is_alike`, a row is one token, again and again.
+    a vocabulary in place of that of `words`. Where `is_alike`, a row is one token, again and again;
+    with `counts_words` a row has a number of words.
     """
     rng = np.random.default_rng(seed)
     directory.mkdir(parents=True)
@@ -71,6 +73,13 @@ def write(
             "segment_ids": segment_ids.astype(np.int64),
             "next_sentence_labels": rng.integers(0, 2, count),
         }
+        features = records.text_features(
+            max_predictions_per_seq=3 if is_masked else 0,
+            pair_objective=pair_objective,
+            counts_words=counts_words,
+        )
+        if counts_words:
+            columns["word_count"] = np.count_nonzero(input_ids % 2, axis=1)
         asked = masked["masked_lm_ids"][masked["masked_lm_weights"] > 0]
         counts_of_tokens += np.bincount(asked, minlength=made.vocab_size)
         path = directory / f"records-{shard}.tfrecord"
@@ -84,6 +93,7 @@ def write(
         max_seq_length=max_seq_length,
         max_predictions_per_seq=3 if is_masked else 0,
         pair_objective=pair_objective,
+        features=features,
         shards=tuple(shards),
         seed=seed,
         statistics={

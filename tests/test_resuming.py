@@ -176,7 +176,8 @@ def root(tmp_path_factory):
     for length in (16, 24):
         sizes = {"max_seq_length": length, "counts": (24, 25), "documents": range(90)}
         small_records.write(root / f"static_{length}", **sizes)
-        small_records.write(root / f"unmasked_{length}", is_masked=False, **sizes)
+        unmasked = {"is_masked": False, "counts_words": True, **sizes}
+        small_records.write(root / f"unmasked_{length}", **unmasked)
     small_records.write(root / "sentence_order_16", pair_objective="sop")
     languages = {"de": (24, 24), "eo": (9,), "fr": (16, 16)}
     small_records.write_languages(root / "languages_16", languages, is_masked=False)
@@ -331,6 +332,43 @@ def test_every_objective_optimizer_and_kind_of_finetuning_has_a_case():
     assert values("optimizer.moment_dtype") | {"float32"} == {*optim.MOMENT_DTYPES}
     kinds = {case.data.removesuffix("_v2") for case in FINETUNING.values()}
     assert kinds == {*finetuning.KINDS}
+
+
+@pytest.mark.slow
+def test_the_first_step_with_the_words_of_a_mark_is_kept_whatever_stops_the_run(
+    root, tmp_path, monkeypatch
+):
+    changes = {"checkpoint.keep_last": 1, "checkpoint.save_every_steps": 100}
+    config = pretraining_config(root, Case("unmasked", {**RAMP, **DYNAMIC, **changes}))
+    first = train.prepare(config, tmp_path / "whole")
+    counts = [it["word_count"].sum() for *_, it in train.remaining_batches(first, 0)]
+    seen = np.cumsum(counts).tolist()
+    assert len(seen) == 6
+    marks = {1: 1, seen[1]: 2, seen[1] + 1: 3, seen[4] - 1: 5, seen[4]: 5, seen[5] + 1: None}
+    config.checkpoint.save_at_words = tuple(reversed(marks))
+    run, _ = trained(config, tmp_path / "whole")
+    assert [it["train/words"] for it in logged(tmp_path / "whole", 0)] == seen
+    assert [it["train/epochs"] for it in logged(tmp_path / "whole", 0)] == pytest.approx(
+        np.cumsum([8, 8, 16, 16, 8, 8]) / 49
+    )
+    for step in (2, 5):
+        for saved in {1, 2, 3, 5} & {*range(step + 1)}:
+            copy_checkpoint(saved, tmp_path / "whole", tmp_path / f"from_{step}")
+    trained(run.config, tmp_path / "from_2", like=run)
+    monkeypatch.undo()
+    devices = jax.devices()[:8]
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    train.train(config, tmp_path / "from_5")
+    for step in (2, 5):
+        lines = logged(tmp_path / f"from_{step}", 0)
+        assert [it["train/words"] for it in lines] == seen[step:]
+    for workdir in tmp_path.iterdir():
+        assert sorted(int(it.name) for it in (workdir / "checkpoints").iterdir()) == [1, 2, 3, 5, 6]
+        meta, _ = checkpoint.read_meta(workdir)
+        assert {mark: step for mark, step in meta["word_marks"]} == {
+            mark: step for mark, step in marks.items() if step
+        }
+        assert (meta["words"], meta["epochs"]) == (seen[-1], pytest.approx(64 / 49))
 
 
 @pytest.mark.slow

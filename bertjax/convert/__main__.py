@@ -5,6 +5,7 @@ python -m bertjax.convert --from=DOWNLOADED_BERT --to=WORKDIR --format=bertjax
 python -m bertjax.convert --from=WORKDIR --to=DIR --step=best --head=none
 python -m bertjax.convert --from=ENCODER --to=DIR --sentence_pooling=mean
 python -m bertjax.convert --from=WORKDIR --to=DIR --push_to=ORG/NAME --revision='step-{step}'
+python -m bertjax.convert --from=WORKDIR --to=DIR --all_words
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bertjax.cli import command_line
 from bertjax.convert import formats, hub, model_card, pretrained, workdir
 from bertjax.data import directories
 from bertjax.models import pooling
-from bertjax.workdirs import checkpoint, reader, trained_positions
+from bertjax.workdirs import checkpoint, reader, trained_positions, word_marks
 
 # A training checkpoint of TensorFlow has some 800 optimizer slots.
 UNUSED_SHOWN = 10
@@ -38,13 +39,15 @@ def convert(
     sentence_normalize: bool | None = None,
     overwrite: bool = False,
     push: hub.Destination | None = None,
+    words: int | None = None,
 ) -> None:
     """Reads the weights at `source` and writes the directory `target`.
 
     `head` is that of the model to write; None: the source's. `step` is that of a workdir, `ema` as
     in `reader.read`. With `sentence_pooling` any encoder is written as a model of sentence
     embeddings, without a head, its vectors of length 1 with `sentence_normalize`. `push` is where
-    the directory goes besides; it stays here.
+    the directory goes besides; it stays here. `words` is the mark that names its branch, by default
+    the last one that the checkpoint reached.
 
     Raises:
       FileNotFoundError, ValueError: as `formats.read` and `formats.write`, or because `license`
@@ -70,7 +73,9 @@ def convert(
     else:
         weights, run = _of_files(source, kind, head, step, ema), None
     step_read = run.step if run else None
-    revision = hub.revision_of(push, step_read) if push else ""
+    reached = words or (run.word_mark if run else None)
+    named = word_marks.label(reached) if reached else ""
+    revision = hub.revision_of(push, step_read, named) if push else ""
     if sentence_pooling is not None or sentence_normalize is not None:
         weights = pretrained.for_sentences(weights, sentence_pooling, sentence_normalize)
     if unused := weights.unused:
@@ -82,6 +87,35 @@ def convert(
     if push is not None:
         title = "Weights" if step_read is None else f"Weights of step {step_read}"
         hub.push(target, push, revision=revision, title=title)
+
+
+def convert_all(source: epath.PathLike, target: epath.PathLike, **options: Any) -> None:
+    """Writes a directory in `target` for each checkpoint kept by words: chck_1M, chck_2M, ...
+
+    `options` are those of `convert`, without a step.
+
+    Raises:
+      FileNotFoundError, ValueError: as `convert`, or because no checkpoint was kept by words.
+    """
+    newest = checkpoint.read_meta(source)
+    marks = newest[0].get("word_marks", []) if newest else []
+    if not marks:
+        raise ValueError(
+            f"--all_words takes the checkpoints that config.checkpoint.save_at_words keeps in a "
+            f"workdir, and {source} holds none: leave it out"
+        )
+    if options.pop("step", checkpoint.NEWEST) != checkpoint.NEWEST:
+        raise ValueError(
+            "--all_words and --step each choose the checkpoints: leave one of them out"
+        )
+    if (push := options.get("push")) is not None and hub.WORDS not in push.revision:
+        raise ValueError(
+            f"--revision is {push.revision!r}, but --all_words pushes each checkpoint to a branch "
+            "of its own: give --revision='chck_{words}'"
+        )
+    for mark, step in marks:
+        directory = epath.Path(target) / f"chck_{word_marks.label(mark)}"
+        convert(source, directory, step=step, words=mark, **options)
 
 
 def _of_files(
@@ -121,6 +155,11 @@ def _define_flags() -> None:
         "step", checkpoint.NEWEST, "Of a workdir, which checkpoint: newest, best, or a number."
     )
     flags.DEFINE_bool(
+        "all_words",
+        False,
+        "Of a workdir, each checkpoint kept by words, to --to/chck_1M and so on.",
+    )
+    flags.DEFINE_bool(
         "ema", None, "Of a workdir, the average of the parameters; without it what was evaluated."
     )
     flags.DEFINE_string("license", None, "Of the weights, for the model card: apache-2.0, mit ...")
@@ -139,7 +178,10 @@ def _define_flags() -> None:
         "push_to", None, "Repository of the Hugging Face Hub, ORG/NAME, that gets --to as a commit."
     )
     flags.DEFINE_string(
-        "revision", hub.MAIN, "Its branch, made if missing; {step} is the step of the checkpoint."
+        "revision",
+        hub.MAIN,
+        "Its branch, made if missing; {step} is the step of the checkpoint, {words} the "
+        "words at which it was kept.",
     )
     flags.DEFINE_bool("private", False, "A repository that is made is private.")
 
@@ -152,7 +194,8 @@ def main(argv: list[str]) -> None:
     names = ("format", "head", "step", "ema", "license", "overwrite")
     names += ("sentence_pooling", "sentence_normalize")
     chosen = {name: options[name] for name in names}
-    convert(options["from"], options["to"], **chosen, push=_destination(options))
+    write = convert_all if options["all_words"] else convert
+    write(options["from"], options["to"], **chosen, push=_destination(options))
 
 
 def _destination(options: Mapping[str, Any]) -> hub.Destination | None:

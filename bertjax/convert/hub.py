@@ -18,7 +18,8 @@ from etils import epath
 from bertjax.data import atomic
 
 MAIN = "main"  # the branch that every repository has
-STEP = "{step}"  # in a revision: the step of the checkpoint
+# In a revision: the step of the checkpoint, and the mark of words that it reached.
+STEP, WORDS = "{step}", "{words}"
 
 _NAME = r"[A-Za-z0-9][\w.-]*"
 _WHAT_TO_DO = {
@@ -32,7 +33,8 @@ _WHAT_TO_DO = {
 class Destination:
     """A repository of models, ORG/NAME, and the branch that the commit goes to.
 
-    `{step}` in `revision` stands for the step of a workdir's checkpoint. A repository that does not
+    `{step}` in `revision` stands for the step of a workdir's checkpoint, `{words}` for the words at
+    which it was kept. A repository that does not
     exist is made, private if `private` says so; one that exists stays as visible as it is.
     """
 
@@ -46,7 +48,7 @@ def check(destination: Destination, target: epath.PathLike) -> None:
     faults = []
     if not re.fullmatch(f"{_NAME}/{_NAME}", destination.repository):
         faults.append(f"--push_to is {destination.repository!r}; it must be ORG/NAME")
-    if not re.fullmatch(r"[\w./-]+", destination.revision.replace(STEP, "0")):
+    if not re.fullmatch(r"[\w./-]+", revision_of(destination, 0, "1M")):
         faults.append(f"--revision is {destination.revision!r}; give a branch, such as step-100000")
     if atomic.is_remote(target):
         faults.append(f"--to is {target}; with --push_to it must be a directory of this machine")
@@ -58,18 +60,26 @@ def check(destination: Destination, target: epath.PathLike) -> None:
         raise ValueError("; ".join(faults))
 
 
-def revision_of(destination: Destination, step: int | None) -> str:
+def revision_of(destination: Destination, step: int | None, words: str = "") -> str:
     """Returns the branch of a commit; `step` is that of the checkpoint, None where there is none.
 
+    `words` is the name of a mark, "" where the checkpoint was kept at none.
+
     Raises:
-      ValueError: where the branch is to be named by the step, and there is none.
+      ValueError: where the branch is to be named by the step or the words, and there are none.
     """
+    if WORDS in destination.revision and not words:
+        raise ValueError(
+            f"--revision={destination.revision} has the words of a checkpoint in it that was kept "
+            "by config.checkpoint.save_at_words, and this one was not: give --all_words or the "
+            "--step of one, or write the name out"
+        )
     if STEP in destination.revision and step is None:
         raise ValueError(
             f"--revision={destination.revision} has the step of a workdir's checkpoint in it, and "
             "--from is not a workdir: write the name out"
         )
-    return destination.revision.replace(STEP, str(step))
+    return destination.revision.replace(STEP, str(step)).replace(WORDS, words)
 
 
 def push(directory: epath.PathLike, destination: Destination, *, revision: str, title: str) -> str:

@@ -49,7 +49,8 @@ class Run:
 
     `manifests` are those of the records by phase, empty where they are not at hand any more;
     `scores` maps the names of metrics.jsonl (eval/...) to the last value, at step `scores_step`;
-    `teacher_sha256` is of the parameters of a teacher, "" without one.
+    `teacher_sha256` is of the parameters of a teacher, "" without one. `words` and `epochs` were
+    seen by then, 0 if they were not counted; `word_mark` is the last mark that the step reached.
     """
 
     config: ml_collections.ConfigDict
@@ -58,6 +59,9 @@ class Run:
     scores: Mapping[str, float | None]
     scores_step: int | None
     teacher_sha256: str = ""
+    words: int = 0
+    epochs: float = 0.0
+    word_mark: int | None = None
 
 
 def read_run(workdir: reader.Description) -> Run | None:
@@ -67,6 +71,7 @@ def read_run(workdir: reader.Description) -> Run | None:
     lines = scalars.read(workdir.directory / scalars.FILE)
     scores_step, found = scalars.last_evaluation(lines, until_step=workdir.step)
     scores = {name.removeprefix("eval/"): value for name, value in found.items()}
+    marks = workdir.meta.get("word_marks", [])
     return Run(
         workdir.config,
         workdir.step,
@@ -74,6 +79,9 @@ def read_run(workdir: reader.Description) -> Run | None:
         scores,
         scores_step,
         teacher_sha256=workdir.meta.get("teacher_sha256", ""),
+        words=workdir.meta.get("words", 0),
+        epochs=workdir.meta.get("epochs") or 0.0,
+        word_mark=max((mark for mark, step in marks if step == workdir.step), default=None),
     )
 
 
@@ -169,7 +177,9 @@ def _training(run: Run) -> Iterator[str]:
     config, optimizer, schedule = run.config, run.config.optimizer, run.config.schedule
     phases = {name: config.phases[name] for name in config_lib.phase_names(config)}
     steps = sum(phase.num_steps for phase in phases.values())
-    yield f"Step {run.step:,} of {steps:,}, seed {config.seed}."
+    seen = f" Seen: {run.epochs:.3g} epochs" if run.epochs else ""
+    seen += f", {run.words:,} words" if run.words else ""
+    yield f"Step {run.step:,} of {steps:,}, seed {config.seed}.{seen and f'{seen}.'}"
     yield ""
     names = ("phase", "steps", "sequences per step", "tokens per sequence")
     batch = {name: it.global_batch_size or config.global_batch_size for name, it in phases.items()}

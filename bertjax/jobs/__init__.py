@@ -13,7 +13,7 @@ import ml_collections
 
 from bertjax import config as config_lib
 from bertjax.jobs import finetuning, lengths, pretraining
-from bertjax.jobs.base import MEAN, OWN_MODEL_OPTIONS, Batches, Job, train_flops
+from bertjax.jobs.base import MEAN, OWN_MODEL_OPTIONS, Batches, Job, epochs, train_flops
 from bertjax.jobs.lengths import Phase, phases, steps_of_tokens
 from bertjax.tasks import base as tasks
 from bertjax.workdirs import reader
@@ -26,6 +26,7 @@ __all__ = [
     "Job",
     "JobKind",
     "Phase",
+    "epochs",
     "phases",
     "evaluating",
     "in_phase",

@@ -182,6 +182,18 @@ class Job:
         return self.phases[-1].end_step
 
 
+def epochs(job: Job, step: int) -> float | None:
+    """Returns the passes over the training data in all steps up to one, None if none are known."""
+    passes = 0.0
+    for phase in job.phases:
+        examples = job.data.num_train_examples(phase)
+        if not examples:
+            return None
+        steps = min(max(step - phase.first_step, 0), phase.num_steps)
+        passes += steps * phase.global_batch_size / examples
+    return passes
+
+
 def train_flops(job: Job, phase: Phase, *, length: int | None = None) -> float:
     """Returns the model FLOPs of one step of a phase at `length` tokens, by default the phase's."""
     masked = job.data.abstract_batch(phase).get("masked_lm_positions")

@@ -324,6 +324,12 @@ def _misfits(
         )
     options, of_phase = config.pretraining, config.phases[phase.name]
     yield from _pair_misfit(manifest, options.pair_loss)
+    marks, counts = config.checkpoint.save_at_words, records.WORD_COUNT_FEATURE in manifest.features
+    if option == "train_dir" and marks and not counts:
+        yield (
+            f"they count no words, and config.checkpoint.save_at_words is {tuple(marks)}: build "
+            "them with --count_words, or set it to ()"
+        )
     if option == "train_dir" and (of_phase.languages or manifest.is_mixture):
         try:
             mixtures.of_manifest(manifest, of_phase.language_alpha, of_phase.languages)

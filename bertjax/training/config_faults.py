@@ -21,6 +21,7 @@ from bertjax.finetuning import embeddings
 from bertjax.jobs import lengths as lengths_lib
 from bertjax.models import classification, embedding_sharing, encoder_config
 from bertjax.training import optim, profiling, protocols, run_writers, schedules, state
+from bertjax.workdirs import word_marks
 
 _SHARES = {"mask_share": masking.MASK_SHARE, "keep_share": masking.KEEP_SHARE}
 # Option of a phase of pretraining -> that of config.finetuning which says it there, "" where none.
@@ -154,6 +155,12 @@ def validate(config: ml_collections.ConfigDict) -> None:
     faults += _distillation_faults(config.distillation, is_finetuning)
     faults += run_writers.faults(options["writers"])
     faults += profiling.faults(options["profile_steps"])
+    faults += word_marks.faults(options["checkpoint.save_at_words"])
+    if options["checkpoint.save_at_words"] and (is_finetuning or config.data.source != "records"):
+        faults.append(
+            f"config.checkpoint.save_at_words is {options['checkpoint.save_at_words']}, but only "
+            "the records of a pretraining count words: leave it at ()"
+        )
     if config.finetuning.dataset in finetuning.KINDS and is_finetuning:
         faults += _kind_faults(config)
     if config.init_from_smaller and (is_finetuning or not config.init_from):

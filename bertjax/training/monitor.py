@@ -52,15 +52,23 @@ class Skipped:
 class Progress:
     """The counts of a monitor so far; a checkpoint's meta has them for the resumed run.
 
-    `means` are the sums since the last line of scalars.
+    `means` are the sums since the last line of scalars. `words` are those of all rows so far, 0 if
+    the records count none; `word_marks` has the step that reached each mark.
     """
 
     skipped: Skipped = dataclasses.field(default_factory=Skipped)
     means: base.Means = dataclasses.field(default_factory=dict)
+    words: int = 0
+    word_marks: dict[int, int] = dataclasses.field(default_factory=dict)
 
     def to_meta(self) -> dict[str, Any]:
         sums = {name: [float(it.total), float(it.weight)] for name, it in self.means.items()}
-        return {"skipped": dataclasses.asdict(self.skipped), "sums": sums}
+        return {
+            "skipped": dataclasses.asdict(self.skipped),
+            "sums": sums,
+            "words": self.words,
+            "word_marks": [list(pair) for pair in self.word_marks.items()],
+        }
 
     @classmethod
     def of_meta(cls, meta: Mapping[str, Any]) -> Progress:
@@ -69,7 +77,8 @@ class Progress:
             name: metrics.Mean(np.float32(total), np.float32(weight))
             for name, (total, weight) in meta["sums"].items()
         }
-        return cls(Skipped(**meta["skipped"]), means)
+        marks = {mark: step for mark, step in meta["word_marks"]}
+        return cls(Skipped(**meta["skipped"]), means, meta["words"], marks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +86,8 @@ class MonitorOptions:
     """The steps and values to log; the last step is always logged.
 
     `objectives` are the coefficients of the losses (`tasks.Task`), `chance` is that of
-    `tasks.Objective`; `peak_flops` are those of all devices, None if unknown.
+    `tasks.Objective`; `peak_flops` are those of all devices, None if unknown. `word_marks` are the
+    numbers of words to notice; `epochs` returns the passes over the data up to a step.
     """
 
     objectives: Mapping[str, float]
@@ -88,6 +98,8 @@ class MonitorOptions:
     plateau_margin: float
     peak_flops: float | None
     chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None
+    word_marks: tuple[int, ...] = ()
+    epochs: Callable[[int], float | None] = lambda step: None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +188,7 @@ class Monitor:
             self._compiled.add(phase)
             self._writer.note("")
             self._restart_clock(time.perf_counter())
+        self._count_words(step, int(report.words or 0))
         if report.is_finite:
             self.progress.skipped.in_a_row = 0
             self.progress.means = metrics.merge(self.progress.means, report.means)
@@ -184,6 +197,25 @@ class Monitor:
             self._count_skipped(step, record_positions)
         if step % self._options.log_every_steps == 0 or step == self._options.last_step:
             self._write(step, report, phase)
+
+    def reaches_mark(self, step: int) -> bool:
+        """Returns whether a step, the last one submitted, is the first with the words of a mark.
+
+        It waits for the report of the step only where its tokens could be as many words.
+        """
+        left = [mark for mark in self._options.word_marks if mark > self.progress.words]
+        if left and self._pending is not None:
+            *_, phase, _ = self._pending
+            if left[0] - self.progress.words <= phase.tokens_per_step:
+                self.flush()
+        return step in self.progress.word_marks.values()
+
+    def _count_words(self, step: int, words: int) -> None:
+        before, self.progress.words = self.progress.words, self.progress.words + words
+        for mark in self._options.word_marks:
+            if before < mark <= self.progress.words:
+                self.progress.word_marks[mark] = step
+                logging.info("Step %d reaches %s words, and is saved and kept", step, f"{mark:,}")
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -246,6 +278,10 @@ class Monitor:
         ]
         if all(means[name].weight for name in self._options.objectives if name in means):
             scalars["train/loss"] = float(np.sum(losses))
+        if self.progress.words:
+            scalars["train/words"] = float(self.progress.words)
+        if (epochs := self._options.epochs(step)) is not None:
+            scalars["train/epochs"] = epochs
         if self.progress.skipped.untaught:
             scalars["train/steps_without_targets"] = float(self.progress.skipped.untaught)
         scalars |= {

@@ -7,6 +7,7 @@ the checkpoint's meta, which is written here, too.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from etils import epath
 
 import bertjax
 from bertjax import config as config_lib
+from bertjax import jobs
 from bertjax.data import directories
 from bertjax.devices import accelerators
 from bertjax.models import weight_masks
@@ -31,7 +33,7 @@ from bertjax.training import (
     writers,
 )
 from bertjax.training.run_writers import sent_scalars
-from bertjax.workdirs import checkpoint, ownership, reader, scalars
+from bertjax.workdirs import checkpoint, ownership, reader, scalars, word_marks
 
 # The names that a run writes anew in its workdir, where they must not be those of others.
 WRITTEN = (
@@ -41,7 +43,9 @@ WRITTEN = (
     *(checkpoint.DIRECTORY, checkpoint.UNREADABLE_DIRECTORY),
 )
 # The keys of the meta item that a resume needs.
-RESUMED = frozenset({"identity", "skipped", "sums", "tuned", "versions"})
+RESUMED = frozenset(
+    {"identity", "skipped", "sums", "tuned", "versions", "words", "word_marks"},
+)
 
 
 def start(
@@ -77,7 +81,9 @@ def start(
         logging.info("Resuming at step %d from %s", int(restored.state.step), workdir)
         _write_config(run, workdir)  # with the changes that are allowed
         tuned = dict(restored.meta["tuned"]) if run.job.evaluation.tunes else {}
-        return restored.state, monitor.Progress.of_meta(restored.meta), tuned
+        progress = monitor.Progress.of_meta(restored.meta)
+        checkpointer.keep(progress.word_marks.values())
+        return restored.state, progress, tuned
     source = warm_start.of_job(run.job, run.abstract_state.params)
     _write_workdir(run, workdir)
     fresh = run.init(run.step_inputs.seed)
@@ -176,15 +182,16 @@ def _keep_origin(
 
 
 def meta(
-    run: program.Program, progress: monitor.Progress, tuned: Mapping[str, float]
+    run: program.Program, step: int, progress: monitor.Progress, tuned: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Returns what a checkpoint holds besides the state."""
+    """Returns what the checkpoint of a step holds besides the state."""
     return {
         "config": run.config.to_dict(),
         "identity": run.job.data.identity(),
         "teacher_sha256": _teacher_sha256(run),
         **run.job.meta,
         **progress.to_meta(),
+        "epochs": jobs.epochs(run.job, step),
         "tuned": dict(tuned),
         "versions": _versions(),
     }
@@ -262,6 +269,8 @@ def monitor_options(run: program.Program) -> monitor.MonitorOptions:
         plateau_margin=run.config.plateau.margin,
         peak_flops=peak * run.mesh.size if peak else None,
         chance=run.job.chance,
+        word_marks=word_marks.marks(run.config.checkpoint.save_at_words),
+        epochs=functools.partial(jobs.epochs, run.job),
     )
 
 

@@ -17,6 +17,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt
 
+from bertjax.data import records
 from bertjax.models import embedding_sharing, parameters, placement, reductions
 from bertjax.tasks import base, metrics, prediction
 from bertjax.training import optim, schedules
@@ -67,12 +68,16 @@ class StepInputs:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StepReport:
-    """The results of one step: losses and metrics as sums, and the numbers of the update."""
+    """The results of one step: losses and metrics as sums, and the numbers of the update.
+
+    `words` begin in the rows of the batch; None where the records count none.
+    """
 
     means: base.Means
     learning_rate: Float[Array, ""]
     grad_norm: Float[Array, ""]
     is_finite: Bool[Array, ""]
+    words: Int[Array, ""] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +150,9 @@ class Learner:
                 (params, opt_state, ema),
                 (state.params, state.opt_state, state.ema),
             )
-        report = StepReport(means, learning_rate, grad_norm, is_finite)
+        counts = batch.get(records.WORD_COUNT_FEATURE)
+        words = None if counts is None else counts.sum()
+        report = StepReport(means, learning_rate, grad_norm, is_finite, words)
         return TrainState(state.step + 1, params, opt_state, ema), report
 
     def _averaged(self, ema: parameters.Params | None, params: parameters.Params) -> Any:

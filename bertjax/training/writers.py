@@ -42,6 +42,8 @@ PROGRESS: dict[str, Callable[[float], str]] = {
     "train/discriminator_loss": lambda value: f"discriminator {value:.3f}",
     "train/discriminator_recall": lambda value: f"recall {value:.3f}",
     "train/discriminator_auc": lambda value: f"auc {value:.3f}",
+    "train/epochs": lambda value: f"epoch {value:.2f}",
+    "train/words": lambda value: f"{_thousands(value)} words",
     "perf/tokens_per_second": lambda value: f"{_thousands(value)} tokens/s",
     "perf/real_tokens_per_second": lambda value: f"{_thousands(value)} real",
     "perf/model_flop_utilization": lambda value: f"MFU {value:.1%}",
@@ -207,6 +209,8 @@ def progress_text(values: Mapping[str, SupportsFloat]) -> str:
 
 
 def _thousands(value: float) -> str:
+    if value >= 1e6:
+        return f"{value / 1e6:.2f}M"
     return f"{value / 1000:.1f}k" if value >= 1000 else f"{value:.0f}"
 
 

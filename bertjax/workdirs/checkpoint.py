@@ -104,6 +104,11 @@ class Checkpointer:
     def _retained(self, steps: Iterable[int]) -> set[int]:
         return retained(steps, _scores(self._evaluations), self._retention)
 
+    def keep(self, steps: Iterable[int]) -> None:
+        """Keeps the checkpoints of these steps in any case, besides those always kept before."""
+        kept = (*self._retention.always_kept, *steps)
+        self._retention = dataclasses.replace(self._retention, always_kept=kept)
+
     def latest_step(self) -> int | None:
         """Returns the step of the newest complete checkpoint, None without one."""
         return self._manager.latest_step()

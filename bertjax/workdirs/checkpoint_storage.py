@@ -69,6 +69,8 @@ _SAMPLE: Mapping[str, Any] = {
     "identity": {"manifests": {"*": ""}},
     "skipped": {"*": 0},
     "sums": {"*": ()},
+    "words": 0,
+    "word_marks": (),
     "tuned": {"*": 0.0},
     "versions": {},
     "finetuned": {"head": ""},

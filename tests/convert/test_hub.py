@@ -9,7 +9,7 @@ import pytest
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, hub
 from tests import finetuned_workdir, programs
-from tests.convert import hub_stub, weights
+from tests.convert import hub_stub, test_main, weights
 
 constants = pytest.importorskip("huggingface_hub.constants")
 NAME = "clinic/notes"
@@ -63,6 +63,24 @@ def test_a_directory_goes_to_a_new_repository_as_one_commit(server, source, tmp_
     assert pushed == files_of(target) and "model.safetensors" in pushed
     assert not server.repositories[NAME]["private"]
     weights.assert_equal(formats.read(target), weights.make())
+
+
+def test_checkpoints_kept_by_words_are_revisions_named_by_their_words(server, tmp_path):
+    test_main.write_marked(tmp_path / "run", [[10**6, 3], [2 * 10**6, 5]])
+    push = hub.Destination(NAME, "chck_{words}")
+    program.convert_all(tmp_path / "run", tmp_path / "out", push=push)
+    for name in ("chck_1M", "chck_2M"):
+        assert server.files(NAME, name).keys() == {
+            ".gitattributes",
+            *files_of(tmp_path / "out/chck_1M"),
+        }
+    assert commits(server, "chck_2M") == ["initial commit", "Weights of step 5"]
+    program.convert(tmp_path / "run", tmp_path / "one", step=3, push=push)
+    assert len(commits(server, "chck_1M")) == 3
+    with pytest.raises(ValueError, match="was not: give --all_words or the --step of one"):
+        program.convert(tmp_path / "run", tmp_path / "zero", step=0, push=push)
+    with pytest.raises(ValueError, match=r"give --revision='chck_\{words\}'"):
+        program.convert_all(tmp_path / "run", tmp_path / "more", push=hub.Destination(NAME))
 
 
 def test_checkpoints_are_revisions_named_by_their_step(server, run, tmp_path):

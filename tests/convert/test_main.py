@@ -35,6 +35,34 @@ def test_a_checkpoint_of_a_workdir_is_chosen(tmp_path):
         program.convert(tmp_path / "3", tmp_path / "out", step="3")
 
 
+def write_marked(directory, marks):
+    """A workdir with a checkpoint of step 0, and one of each step that reached a mark."""
+    config = finetuned_workdir.write(directory, "table")
+    meta = {**reader.read(directory).meta, "words": 10**7, "epochs": 2.5, "word_marks": marks}
+    with checkpoint.Checkpointer(directory, checkpoint.RetentionOptions(keep_last=9)) as saving:
+        for step in sorted({step for _, step in marks}):
+            params = finetuned_workdir.random_params(config, seed=step)
+            saving._save(step, {"params": params}, meta)
+
+
+def test_every_checkpoint_kept_by_words_has_a_directory_named_by_its_mark(tmp_path):
+    write_marked(tmp_path / "run", [[1500, 3], [2000, 3], [10**6, 5]])
+    program.convert_all(tmp_path / "run", tmp_path / "out")
+    names = {"chck_1500": 3, "chck_2K": 3, "chck_1M": 5}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {*names}
+    for name, step in names.items():
+        found = formats.read(tmp_path / "out" / name)
+        saved = workdir.read(tmp_path / "run", step=step)
+        np.testing.assert_array_equal(*(it.params["classifier.kernel"] for it in (found, saved)))
+        card = (tmp_path / "out" / name / "README.md").read_text()
+        assert "Seen: 2.5 epochs, 10,000,000 words." in card
+    with pytest.raises(ValueError, match="--all_words and --step each choose"):
+        program.convert_all(tmp_path / "run", tmp_path / "other", step="5")
+    paths = f"--from={tmp_path / 'out' / 'chck_1M'}", f"--to={tmp_path / 'other'}"
+    failed = programs.run("bertjax.convert", *paths, "--all_words")
+    assert failed.error.endswith("chck_1M holds none: leave it out")
+
+
 def test_the_program_converts_and_ends_in_one_line_of_error(tmp_path):
     """In a process of its own: test_hub.py."""
     formats.write(weights.make(), tmp_path / "hf", format="huggingface")

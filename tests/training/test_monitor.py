@@ -227,6 +227,32 @@ def test_examples_of_finetuning_are_named_by_their_numbers():
         watch.flush()
 
 
+def test_a_mark_is_of_the_first_step_with_its_words_and_is_known_before_the_next(monkeypatch):
+    fetched = []
+    device_get = jax.device_get
+    monkeypatch.setattr(jax, "device_get", lambda it: fetched.append(it) or device_get(it))
+    begun = monitor.Progress(words=5_000, word_marks={5_000: 7})
+    watch, lines = make_monitor(
+        progress=begun, word_marks=(5_000, 9_001, 9_002, 20_000), epochs=lambda step: step / 8
+    )
+    marked, waited = [], []
+    for step in range(8, 13):
+        one = dataclasses.replace(report(), words=np.int32(2_001))
+        watch.submit(step, one, POSITIONS, PHASE)
+        marked.append(watch.reaches_mark(step))
+        waited.append(any(it is one for it in fetched))
+    assert marked == [False, True, False, False, False]  # at 7,001, 9,002, 11,003, ... words
+    assert waited == [False, True, False, False, False]  # 2,048 tokens may be as many words
+    watch.flush()
+    assert watch.progress.words == 15_005
+    assert watch.progress.word_marks == {5_000: 7, 9_001: 9, 9_002: 9}
+    assert monitor.Progress.of_meta(watch.progress.to_meta()) == dataclasses.replace(
+        watch.progress, means=monitor.Progress.of_meta(watch.progress.to_meta()).means
+    )
+    assert lines.scalar_lines[12]["train/words"] == 15_005
+    assert lines.scalar_lines[12]["train/epochs"] == 1.5
+
+
 def test_a_report_is_fetched_one_step_late(monkeypatch):
     fetched = []
     original = jax.device_get

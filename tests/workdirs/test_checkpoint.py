@@ -160,6 +160,16 @@ def test_the_newest_the_regular_and_the_best_checkpoints_stay(tmp_path, trained)
     assert saved_steps(tmp_path) == [3, 4, 8, 10, 11]
 
 
+def test_a_checkpoint_is_kept_once_the_run_asks_for_it(tmp_path, trained):
+    retention = checkpoint.RetentionOptions(keep_last=1, always_kept=(1,))
+    with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
+        for step in range(1, 5):
+            if step == 2:
+                checkpointer.keep([step])
+            checkpointer.save(on_devices(trained, step), META)
+    assert saved_steps(tmp_path) == [1, 2, 4]
+
+
 @pytest.mark.parametrize("is_higher_better", [False, True])
 def test_the_two_best_of_a_loss_are_the_lowest_and_of_a_score_the_highest(is_higher_better):
     retention = checkpoint.RetentionOptions(
