@@ -183,7 +183,7 @@ class Job:
 
 
 def epochs(job: Job, step: int) -> float | None:
-    """Returns the passes over the training data in all steps up to one, None if none are known."""
+    """Returns the passes over the training data up to a step, None for data without epochs."""
     passes = 0.0
     for phase in job.phases:
         examples = job.data.num_train_examples(phase)
