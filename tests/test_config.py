@@ -131,6 +131,10 @@ def test_faults_are_reported_by_the_full_names_of_their_options_alone_and_all_at
 
 # A data set of finetuning, if any; what is wrong, the line that says so, and what mends it.
 CONFLICTS = [
+    ("", {"checkpoint.save_at_words": ("babylmm",)}, "has 'babylmm'; .* or names: babylm", None),
+    ("", {"data.source": "synthetic", "model.vocab_size": 9, "checkpoint.save_at_words": (5,)},
+     r"save_at_words is \(5,\), but only the records of a pretraining count words",
+     {"checkpoint.save_at_words": ()}),
     ("", {"sharding": "fdsp"}, "known are data_parallel, fsdp, tensor, fsdp_tensor", None),
     ("", {"pretraining.mask_strategy": "whole_word"},
      "config.pretraining.mask_strategy is 'whole_word'.*'dynamic'",

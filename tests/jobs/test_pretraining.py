@@ -185,6 +185,8 @@ MISFITS = [
      "pair_objective is 'nsp', .* is 'sop'.*'none' or 'nsp'"),
     ({}, {"pretraining.masking": "dynamic"},
      r"with masks in them, and .* set .*masking=static.*--mask=none$"),
+    ({}, {"checkpoint.save_at_words": (1e6, "babylm")},
+     r"count no words, .* is \(1000000.0, 'babylm'\): build them with --count_words"),
     ({"pair_objective": "none"},
      {"pretraining.masking": "dynamic", "phases.phase1.max_seq_length": 8},
      r"max_seq_length(.|\n)*pair_objective(.|\n)*masks in them"),
