@@ -17,7 +17,7 @@ def test_marks_are_in_order_and_once_and_have_short_names():
     assert list(map(word_marks.label, (1, 1500, 2000, 10**9))) == ["1", "1500", "2K", "1000M"]
 
 
-def test_what_is_no_mark_is_a_fault():
+def test_a_value_that_is_no_mark_is_a_fault():
     assert not list(word_marks.faults((1, 2e6, "babylm")))
     faults = list(word_marks.faults((0, 1.5, True, "babylmm")))
     assert len(faults) == 4
