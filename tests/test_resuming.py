@@ -114,6 +114,9 @@ PRETRAINING = {
             **objective("replaced_tokens", masking="dynamic"),
         },
     ),
+    "hybrid, dynamic masks": Case(
+        "unmasked", {**DYNAMIC, "pretraining.causal_share": 0.25} | objective("hybrid")
+    ),
     "languages by alpha, one by hand, with embeddings, dynamic masks": Case(
         "languages",
         {

@@ -66,8 +66,7 @@ def start(run: program.Program, workdir: epath.Path) -> None:
             logging.info("%s: languages:\n  %s", phase.name, listed)
             if fault := mixtures.warning(read):
                 logging.warning("%s: %s", phase.name, fault)
-    paths = parameters.flat(shapes.params)
-    for obstacle in obstacles(run.config, run.job.data.vocabulary(), paths):
+    for obstacle in _of_run(run):
         logging.warning("transformers will not load this model: %s", obstacle)
     if (step := schedules.last_step_before_decay(run.step_inputs.schedule)) is not None:
         logging.info(
@@ -79,6 +78,12 @@ def start(run: program.Program, workdir: epath.Path) -> None:
             "config.schedule.warmup_steps is %d, but the run has %d steps: the learning rate will "
             "not reach its peak", warmup_steps, run.job.last_step,
         )  # fmt: skip
+
+
+def _of_run(run: program.Program) -> list[str]:
+    """Returns the `obstacles` of a run."""
+    paths = parameters.flat(run.abstract_state.params)
+    return obstacles(run.config, run.job.data.vocabulary(), paths)
 
 
 def obstacles(
@@ -133,8 +138,8 @@ def _next_commands(run: program.Program, workdir: epath.Path) -> list[str]:
     records = run.config.data.eval_dir or "RECORDS"
     commands = [f"python -m bertjax.evaluate --checkpoint={workdir} --data={records}"]
     left_to_right = run.config.model.left_to_right
-    paths = parameters.flat(run.abstract_state.params)
-    if not obstacles(run.config, run.job.data.vocabulary(), paths):
+    # Few families have models that read from left to right.
+    if not (left_to_right and _of_run(run)):
         commands.append(export)
     if run.job.data.vocabulary() is not None:
         reads_languages = run.config.model.language_embeddings > 0

@@ -9,7 +9,7 @@ from bertjax import models
 from bertjax.convert import names, pretrained
 from bertjax.convert.families import bert
 from bertjax.models import parameters
-from bertjax.tasks import pretraining, replaced_tokens
+from bertjax.tasks import next_token, pretraining, replaced_tokens
 
 
 def shapes_of_bert(config, labels=3):
@@ -39,6 +39,7 @@ def test_the_shapes_are_those_of_the_modules(tiny):
         lambda: models.SequenceClassifier(tiny, num_labels=3, rngs=nnx.Rngs(0)),
         lambda: models.SpanClassifier(tiny, rngs=nnx.Rngs(0)),
         lambda: replaced_tokens.Discriminator(tiny, rngs=nnx.Rngs(0)),
+        lambda: next_token.NextTokenModel(tiny, rngs=nnx.Rngs(0)),
     )
     made = {}
     for make in kinds:

@@ -16,7 +16,7 @@ from bertjax import tasks
 from bertjax.devices import sharding
 from bertjax.finetuning import embeddings, wrapped_tasks
 from bertjax.models import lora, parameters
-from bertjax.tasks import base, next_token, pretraining, replaced_tokens, span_boundary
+from bertjax.tasks import base, hybrid, next_token, pretraining, replaced_tokens, span_boundary
 from bertjax.training import optim, schedules, state
 from tests import conftest
 
@@ -37,6 +37,7 @@ TASKS = {
     # So cold that the likeliest token is drawn: each micro-batch has a key of its own.
     "replaced_tokens": replaced_tokens.ReplacedTokens(ELECTRA, GENERATOR, temperature=1e-6),
     "replaced_tokens, samples": replaced_tokens.ReplacedTokens(ELECTRA, GENERATOR),
+    "hybrid": hybrid.Hybrid(BERT, causal_share=1 / 4),
     "next_token": next_token.NextToken(dataclasses.replace(BERT, left_to_right=True)),
     "embeddings": EMBEDDING,
     "embeddings, low rank": wrapped_tasks.LowRank(EMBEDDING, LORA),
@@ -55,6 +56,7 @@ SPLITS = [
             ("replaced_tokens", (2, 2, 2)),
             ("replaced_tokens, samples", (1, 4, 2)),
             ("next_token", (4, 1, 1)),
+            ("hybrid", (2, 2, 2)),
             ("embeddings", (4, 4, 1)),
             ("embeddings, low rank", (4, 1, 1)),
         ]
