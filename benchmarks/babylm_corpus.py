@@ -1,13 +1,14 @@
-r"""Cuts the text of docs/results.md: ten million English words of textbooks and novels.
+r"""Cuts ten million English words of textbooks and novels, for the recipe babylm.
 
     python benchmarks/babylm_corpus.py --sources=DIR --output=DIR [--words=10000000]
 
 DIR has two folders of texts, one paragraph a line and a blank line between chapters, as .txt or
-.txt.xz: `openstax` (four textbooks) and `eltec_eng` (novels: train-*.txt, and valid.txt).
-docs/results.md names their public repositories and versions. Taken are all textbooks, then the
-chapters of the novels in the order of files and lines, as long as the words (what `str.split`
-gives) stay within --words. Written are train.txt and heldout.txt, which has the novels of valid.txt
-whole, and what was taken is printed.
+.txt.xz: `openstax` (the textbooks of openstax/osbooks-world-history @3e17beda, osbooks-us-history
+@046331cf and osbooks-psychology @e061043b) and `eltec_eng` (the novels of COST-ELTeC/ELTeC-eng
+@3db3b673: train-*.txt, and valid.txt). Taken are all textbooks, then the chapters of the novels in
+the order of files and lines, as long as the words (what `str.split` gives) stay within --words.
+Written are train.txt and heldout.txt, which has the novels of valid.txt whole, and what was taken
+is printed.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def files(sources: pathlib.Path, folder: str, pattern: str) -> list[pathlib.Path
     found = sorted((sources / folder).glob(pattern))
     if not found:
         raise FileNotFoundError(
-            f"--sources: {sources / folder} has no file {pattern}; docs/results.md says where the "
-            "texts come from"
+            f"--sources: {sources / folder} has no file {pattern}; the first lines of "
+            f"{pathlib.Path(__file__).name} say where the texts come from"
         )
     return found
 
