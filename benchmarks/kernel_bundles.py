@@ -38,6 +38,7 @@ MATRIX, VECTOR = 0, 2
 CASES = (
     *(f"--length={length} {rest}" for length in (128, 512) for rest in ("", "--packed")),
     *(f"--length={length} --rate=0" for length in (128, 512)),
+    "--length=128 --packed --rate=0",
     *("--length=256", "--length=384", "--length=512 --packed --rate=0"),
     *(f"--length=1024 {rest}" for rest in ("", "--packed", "--rate=0", "--packed --rate=0")),
     *(f"--length=1024 --rotary --rate=0 {rest}" for rest in ("", "--packed")),

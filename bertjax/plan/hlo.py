@@ -70,6 +70,7 @@ KERNEL_BUNDLES: dict[str, tuple[float, float]] = {
     "attention_rows_512_dropout": (6.15, 12.70),
     "attention_rows_512_pairs_dropout": (7.36, 13.51),
     "attention_rows_128": (7.39, 13.90),
+    "attention_rows_128_pairs": (8.79, 15.00),
     "attention_rows_512": (4.84, 11.49),
     "attention_rows_256_dropout": (7.11, 13.24),
     "attention_rows_384_dropout": (7.25, 13.38),
