@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -43,7 +44,8 @@ def main(argv: list[str]) -> None:
     outcome = "each has the score 0, of 0 tokens"
     texts = (line.text for line in text_lines.with_remark(lines, outcome))
     names = ("masking", "reading", "batch_size")
-    scores = likelihood.scores(model, texts, **{name: options[name].value for name in names})
+    chosen: dict[str, Any] = {name: options[name].value for name in names}
+    scores = likelihood.scores(model, texts, **chosen)
     count = errors = 0
     for count, score in enumerate(scores, start=1):
         if isinstance(score, likelihood.NoScore):

@@ -103,7 +103,9 @@ def scores(
     counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)
     while chunk := list(itertools.islice(texts, TEXTS_READ)):
         sequences = _encode(model.vocabulary, chunk)
-        sums = sum(_sums(model, part, sequences, masking, batch_size, first) for part in parts)
+        sums = np.zeros(len(sequences))
+        for part in parts:
+            sums += _sums(model, part, sequences, masking, batch_size, first)
         for number, ((ids, scored), total) in enumerate(
             zip(sequences, sums, strict=True), start=first
         ):
