@@ -9,7 +9,7 @@ Command:   python -m bertjax.train --config=configs/babylm.py:strict_small --wor
                --config.data.train_dir=train_128
 Hardware:  any number of devices that divides 8 (mini: 2).
 Planned:   strict_small: 4.8 min on v5e-1, 110,000 rows: $0.10, spot $0.02 (2026-11-27)
-           strict: 37.2 min on v5e-4, 1,100,000 rows: $2.97, spot $0.61 (2026-11-27)
+           strict: 37.2 min on v5e-4, 1,100,000 rows: $2.98, spot $0.61 (2026-11-27)
            mini: 59.0 s on v5e-1, 110,000 rows: $0.02, spot under $0.01 (2026-11-27)
 Time:      not yet measured.
 Result:    not yet measured.
