@@ -25,12 +25,15 @@ def define_flags() -> None:
 def main(argv: list[str]) -> None:
     """Prints what is off in the runs, and writes the page."""
     options = flags.FLAGS
+    output = epath.Path(options.output) if options.output else None
+    if output is not None and page.is_of_others(output):
+        raise ValueError(f"--output={output} is there and no page of bertjax: give a new name")
     folders = [references.DIRECTORY, *([options.references] if options.references else [])]
     compared = runs.read_all(argv[1:], references.load_all(*folders))
     program_flags.print_report(page.text(compared))
-    if options.output:
-        atomic.write(epath.Path(options.output), page.page(compared))
-        program_flags.print_report(f"{options.output} has the curves")
+    if output is not None:
+        atomic.write(output, page.page(compared))
+        program_flags.print_report(f"{output} has the curves")
 
 
 if __name__ == "__main__":

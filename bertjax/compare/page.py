@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from etils import epath
 from matplotlib import figure
 
 from bertjax.compare import checks, references, runs
@@ -28,7 +29,8 @@ PANELS = (
 NOTHING = "nothing that the checks know is off"
 
 _PAGE = """<!doctype html>
-<html><head><meta charset="utf-8"><title>{title}</title><style>
+<html><head><meta charset="utf-8"><meta name="generator" content="bertjax">
+<title>{title}</title><style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em }}
 table {{ border-collapse: collapse }} td, th {{ text-align: left; padding: .2em 1em .2em 0 }}
 pre {{ background: #f4f4f4; padding: .8em; overflow-x: auto; white-space: pre-wrap }}
@@ -43,6 +45,11 @@ img {{ max-width: 100% }}
 def html(title: str, content: Sequence[str]) -> str:
     """Returns a page of its own, with the parts of its body."""
     return _PAGE.format(title=escape(title), content="\n".join(content))
+
+
+def is_of_others(path: epath.Path) -> bool:
+    """Returns whether a file is there that is none of these pages."""
+    return path.exists() and b'content="bertjax"' not in path.read_bytes()[:200]
 
 
 def text(compared: Sequence[runs.Run]) -> str:

@@ -342,6 +342,13 @@ def _misfits(
             f"config.model has {narrow}: set window=0 and left_to_right=False, or leave out the "
             f"records of {', '.join(filter(translations.are_named, manifest.languages))}"
         )
+    if translations.are_in(manifest) and options.objective == "hybrid":
+        yield (
+            "they hold texts with their translations, whose positions begin anew, and rows of "
+            "config.pretraining.objective='hybrid' are read from left to right by position: take "
+            "objective=masked_tokens, or leave out the records of "
+            f"{', '.join(filter(translations.are_named, manifest.languages))}"
+        )
     stored, built = ("static", "masks in them") if manifest.has_static_masks else (
         "dynamic", "--mask=none"
     )  # fmt: skip

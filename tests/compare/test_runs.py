@@ -79,6 +79,10 @@ def test_the_program_prints_what_is_off_and_writes_one_page(tmp_path):
     html = (tmp_path / "page.html").read_text()
     assert html.count("<img") == 1 and "There is no warm-up" in html
     assert "<th>schedule.warmup_steps</th><td>10</td><td>0</td>" in html
+    (notes := tmp_path / "notes.html").write_text("<html>mine</html>")
+    assert page.is_of_others(notes) and not page.is_of_others(tmp_path / "page.html")
+    refused = programs.run("bertjax.compare", str(tmp_path / "one"), f"--output={notes}")
+    assert "no page of bertjax" in refused.error and notes.read_text() == "<html>mine</html>"
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ def test_what_is_read_of_a_language_follows_alpha_and_the_list(directories):
         ({"model__language_embeddings": 2}, "language_embeddings is 2, for 3 languages"),
         ({"train": "pairs", "model__window": 4}, "'window': 4.*leave out the records of de.fr"),
         ({"train": "pairs", "model__left_to_right": True}, "attention is to see whole"),
+        ({"train": "pairs", "pretraining__objective": "hybrid"}, "read from left to right by pos"),
         (
             {"model__language_embeddings": 4, "data__languages": ("de", "fr")},
             "records are in eo, but the model has embeddings of de, fr",

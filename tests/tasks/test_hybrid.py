@@ -12,7 +12,7 @@ from flax import nnx
 from bertjax import jobs
 from bertjax.devices import sharding
 from bertjax.tasks import hybrid, next_token, pretraining
-from bertjax.training import optim, program, schedules, state
+from bertjax.training import config_faults, optim, program, schedules, state
 from configs import smoke
 from tests import conftest, small_modules
 
@@ -124,6 +124,13 @@ def test_a_batch_that_has_no_whole_number_of_each_kind_is_refused():
     mesh = sharding.make_mesh(jax.devices()[:1], data=1)
     with pytest.raises(ValueError, match=r"is 24; it must be a multiple of 10 .*: 20 or 30"):
         program.build(jobs.JOBS[config.task].outline(config), mesh)
+
+
+def test_options_of_hybrid_rows_are_refused_where_nothing_reads_them():
+    config = changed(causal_share=0.25)
+    config.pretraining.objective = "masked_tokens"
+    with pytest.raises(ValueError, match="causal_share is 0.25, which nothing reads with an obj"):
+        config_faults.validate(config)
 
 
 def test_options_that_do_not_go_together_are_named():
