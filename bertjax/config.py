@@ -25,7 +25,7 @@ import ml_collections
 CHANGEABLE = (
     r"(mesh|checkpoint|evaluation|plateau)\..*",
     r"sharding|split_kernels|log_every_steps|max_skipped_steps|compilation_cache_dir|xla_preset",
-    r"writers|profile_steps",
+    r"writers|profile_steps|budget\.extend_to",
     r"seeds|search|finetuning\.((data_dir|(train|eval|test)_file)|null_threshold)",
     r"finetuning\.(max_answer_length|n_best_size|tag_scheme)",
     r"phases\.\w+\.num_(epochs|tokens)",  # num_steps has what they came to
@@ -39,7 +39,7 @@ _DEFAULTS = {"default_config": "", "phase_config": "phases.*."} | {
     f"_{section}": f"{section}."
     for section in (
         *("model", "pretraining", "finetuning", "distillation", "data", "optimizer", "schedule"),
-        *("mesh", "checkpoint", "evaluation", "plateau"),
+        *("mesh", "checkpoint", "evaluation", "plateau", "budget"),
     )
 }
 _DEFAULTS["_generator"] = "pretraining.generator."
@@ -81,13 +81,12 @@ def default_config() -> ml_collections.ConfigDict:
     # special tokens those of their role, and new pieces start as the mean of their old pieces.
     config.exchange_vocabulary = False
     config.resize_vocabulary = False  # True: entries may be appended to init_from's vocabulary
-    # Of pretraining at most: steps beyond are left out, by a speed measured at the start; 0: none.
-    config.hours = 0.0
     config.global_batch_size = 256  # sequences per update, over all devices and micro-batches
     config.gradient_accumulation_steps = 1  # micro-batches per update
     config.phases = ml_collections.ConfigDict(
         {"phase1": phase_config()}
     )  # run in order: phase1, phase2
+    config.budget = _budget()
     config.model = _model()
     config.pretraining = _pretraining()
     config.finetuning = _finetuning()
@@ -109,6 +108,14 @@ def default_config() -> ml_collections.ConfigDict:
     config.xla_preset = "none"  # options of the TPU compiler: a key of xla_presets.PRESETS
     config.compilation_cache_dir = ""  # keeps compiled programs; "": as JAX is set
     return config.lock()
+
+
+def _budget() -> ml_collections.ConfigDict:
+    budget = ml_collections.ConfigDict()
+    # The most hours of pretraining: it becomes shorter by a speed measured at the start; 0: none.
+    budget.hours = 0.0
+    budget.extend_to = 0  # the last step, from now on, of a run that has begun; 0: as it began
+    return budget
 
 
 def _model() -> ml_collections.ConfigDict:

@@ -13,6 +13,7 @@ if __name__ == "__main__":
 
     interruptions.leave_at_once()
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -220,7 +221,7 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> progr
     saved = None if newest is None else config_lib.completed(newest[0]["config"])
     settled = automatic.settle(config, saved)
     run = _open(settled, workdir)
-    if saved is not None or not settled.hours:
+    if saved is not None or not settled.budget.hours:
         return run
     with jax.set_mesh(run.mesh):
         steps = time_budget.bounded_steps(run)
@@ -295,16 +296,30 @@ def define_flags() -> None:
     """Defines the flags of `main`; importing this module defines none."""
     recipe_flag.define()
     flags.DEFINE_string("workdir", None, "Directory of the run; resumed if it has a checkpoint.")
+    flags.mark_flags_as_required(["config", "workdir"])
+    define_process_flags()
+
+
+def define_process_flags() -> None:
+    """Defines the flags of `launched`."""
     flags.DEFINE_bool("distributed", False, "Several hosts; found on Cloud TPU, Slurm, GKE.")
     flags.DEFINE_string("coordinator_address", None, "host:port of process 0, if not found.")
     program_flags.DEFINE_integer("num_processes", None, "Number of hosts, if not found.")
     program_flags.DEFINE_integer("process_id", None, "Number of this host, if not found.")
-    flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main(argv: list[str]) -> None:
     """Trains as the flags say; exits with 75 after a preemption."""
     del argv
+    options = flags.FLAGS
+    several = trials.are_configured(options.config)
+    with launched():
+        (train_trials if several else train)(options.config, options.workdir)
+
+
+@contextlib.contextmanager
+def launched() -> Iterator[None]:
+    """Joins the processes that the flags say; exits with 75 after a preemption."""
     options = flags.FLAGS
     if options.distributed or options.coordinator_address:
         jax.distributed.initialize(
@@ -315,8 +330,7 @@ def main(argv: list[str]) -> None:
         logging.set_verbosity(logging.WARNING)
     with preemption.failures_watched():
         try:
-            several = trials.are_configured(options.config)
-            (train_trials if several else train)(options.config, options.workdir)
+            yield
         except preemption.Preempted as notice:
             logging.warning("%s", notice)
             sys.exit(notice.exit_code)

@@ -330,7 +330,8 @@ def test_every_comment_of_an_option_is_found():
     names = {name for name, _ in config_lib.flatten(config_lib.default_config())}
     assert {name.replace("phases.phase1", "phases.*") for name in names} == set(comments) - {
         *("phases", "model", "pretraining", "finetuning", "distillation", "data", "optimizer"),
-        *("schedule", "mesh", "checkpoint", "evaluation", "plateau", "pretraining.generator"),
+        *("schedule", "mesh", "checkpoint", "evaluation", "plateau", "budget"),
+        "pretraining.generator",
     }
     epochs = "passes over the records; if not 0, it replaces num_steps"
     assert comments["phases.*.num_epochs"] == epochs

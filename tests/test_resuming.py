@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bertjax import evaluate, finetuning, inference, jobs, tasks, train
+from bertjax import evaluate, finetuning, finish, inference, jobs, tasks, train
 from bertjax.convert import formats
 from bertjax.convert.__main__ import convert as export
 from bertjax.convert.families import modernbert
@@ -374,27 +374,53 @@ def test_the_first_step_with_the_words_of_a_mark_is_kept_whatever_stops_the_run(
         assert (meta["words"], meta["epochs"]) == (seen[-1], pytest.approx(64 / 49))
 
 
+def decaying_config(root, steps, **more):
+    changes = {
+        **{"schedule.name": "wsd", "schedule.decay_steps": 5, "phases.phase1.num_steps": steps},
+        **{"checkpoint.save_every_steps": 1_000, "checkpoint.keep_last": 1},
+        **{"optimizer.name": "stable_adamw", "optimizer.fully_decoupled_decay": True},
+    }
+    return pretraining_config(root, Case("static", changes | more))
+
+
 @pytest.mark.slow
 def test_the_state_before_the_decay_is_kept_and_a_longer_run_goes_on_from_it(root, tmp_path):
-    def config(steps):
-        changes = {
-            **{"schedule.name": "wsd", "schedule.decay_steps": 5, "phases.phase1.num_steps": steps},
-            **{"checkpoint.save_every_steps": 1_000, "checkpoint.keep_last": 1},
-            **{"optimizer.name": "stable_adamw", "optimizer.fully_decoupled_decay": True},
-        }
-        return pretraining_config(root, Case("static", changes))
-
     def saved_steps(name):
         return sorted(int(path.name) for path in (tmp_path / name / "checkpoints").iterdir())
 
-    run, _ = trained(config(12), tmp_path / "short")
+    run, _ = trained(decaying_config(root, 12), tmp_path / "short")
     assert saved_steps("short") == [7, 12]
     with pytest.raises(ValueError, match="cannot be continued"):
-        trained(config(16), tmp_path / "short", like=run)
+        trained(decaying_config(root, 16), tmp_path / "short", like=run)
     copy_checkpoint(7, tmp_path / "short", tmp_path / "on")
-    _, state = trained(config(16), tmp_path / "on", like=run)
-    assert_same_bits(state, trained(config(16), tmp_path / "long", like=run)[1])
+    _, state = trained(decaying_config(root, 16), tmp_path / "on", like=run)
+    assert_same_bits(state, trained(decaying_config(root, 16), tmp_path / "long", like=run)[1])
     assert saved_steps("on") == [11, 16]  # 7 is before no decay of this run
+
+
+@pytest.mark.slow
+def test_a_run_is_extended_or_decays_early_as_if_it_had_been_that_long(root, tmp_path):
+    run, short = trained(decaying_config(root, 12), tmp_path / "short")
+    _, long = trained(decaying_config(root, 16), tmp_path / "long", like=run)
+    extended = decaying_config(root, 12, **{"budget.extend_to": 16})
+    with pytest.raises(ValueError, match="extend_to is 16; it is for a run that has begun"):
+        train.train(extended, tmp_path / "none")
+    copy_checkpoint(7, tmp_path / "short", tmp_path / "on")
+    assert_same_bits(long, train.train(extended, tmp_path / "on"))
+    # The next resume knows it, without the option.
+    assert int(train.train(decaying_config(root, 12), tmp_path / "on").step) == 16
+    extended.budget.extend_to = 20
+    with pytest.raises(ValueError, match=r"cannot be continued.*\n.*num_steps: was 16, is 20"):
+        train.train(extended, tmp_path / "on")  # which has decayed
+    copy_checkpoint(7, tmp_path / "short", tmp_path / "begun")
+    assert_same_bits(short, finish.finish(tmp_path / "begun"))
+    assert {it.name for it in (tmp_path / "begun/checkpoints").iterdir()} == {"7"}
+    assert int(finish.finish(tmp_path / "begun").step) == 12  # again: nothing more to do
+    assert (
+        int(finish.finish(tmp_path / "on", tmp_path / "other", step=11, decay_steps=2).step) == 13
+    )
+    with pytest.raises(ValueError, match=r"step 16 is in the decay, which began at step 11"):
+        finish.finish(tmp_path / "on")
 
 
 def test_batches_and_masks_are_those_of_the_step_and_evaluation_has_its_own(root):

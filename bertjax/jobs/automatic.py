@@ -129,11 +129,12 @@ def settle(
     """Returns a copy in which no option is open: as the run that is resumed has it, or the records.
 
     `saved` is the config of the run that is resumed, None for a new run. Decisions of its
-    machine stay: its kind of random numbers, and the steps that fitted into config.hours.
+    machine stay: its kind of random numbers, and the steps that fitted into config.budget.hours.
 
     Raises:
       FileNotFoundError: if there are no records.
-      ValueError: if the recipe leaves an option open that records cannot decide.
+      ValueError: if the recipe leaves an option open that records cannot decide, or if
+        config.budget.extend_to is not for this run.
     """
     options = dict(config_lib.flatten(config))
     names = [name for name, value in options.items() if value is None]
@@ -144,18 +145,46 @@ def settle(
         )
     config = config.copy_and_resolve_references()
     if saved is None:
+        if config.budget.extend_to:
+            raise ValueError(
+                f"config.budget.extend_to is {config.budget.extend_to}; it is for a run that has "
+                "begun, and the workdir has none: give the length of phases instead"
+            )
         chosen = _choose(config, options, names) if names else {}
     else:
         before = dict(config_lib.flatten(saved))
         chosen = {name: before[name] for name in names}
         if config.prng_impl == "auto":
             chosen["prng_impl"] = saved["prng_impl"]
-        if config.hours and config.hours == saved["hours"]:
-            for name, phase in saved["phases"].items():
-                chosen |= {f"phases.{name}.{it}": phase[it] for it in LENGTHS}
+        chosen |= _stored_lengths(config, saved)
     with config.ignore_type():
         config.update_from_flattened_dict(chosen)
     return config
+
+
+def _stored_lengths(config: ml_collections.ConfigDict, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the lengths of phases that a resumed run keeps, or is extended to.
+
+    Raises:
+      ValueError: if config.budget.extend_to leaves the last phase no step.
+    """
+    extend_to = config.budget.extend_to or saved["budget"]["extend_to"]
+    is_bounded = config.budget.hours > 0 and config.budget.hours == saved["budget"]["hours"]
+    if not (extend_to or is_bounded):
+        return {}
+    phases = saved["phases"]
+    lengths = {f"phases.{name}.{it}": phases[name][it] for name in phases for it in LENGTHS}
+    if extend_to:
+        *before, last = config_lib.phase_names(ml_collections.ConfigDict(saved))
+        steps = extend_to - sum(phases[name]["num_steps"] for name in before)
+        if steps < 1:
+            raise ValueError(
+                f"config.budget.extend_to is {extend_to}; the last phase, {last}, begins at step "
+                f"{extend_to - steps}: give a later one"
+            )
+        values = zip(LENGTHS, (steps, 0.0, 0), strict=True)
+        lengths |= {f"phases.{last}.{it}": value for it, value in values}
+    return lengths | {"budget.extend_to": extend_to}
 
 
 def _choose(

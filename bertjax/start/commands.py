@@ -171,7 +171,7 @@ def training(
         f"--workdir={output / RUN}",
         f"--config.data.train_dir={output / train}",
         f"--config.data.eval_dir={output / directory('heldout', lengths[-1], lengths)}",
-        *([f"--config.hours={options.hours:g}"] if options.hours else []),
+        *([f"--config.budget.hours={options.hours:g}"] if options.hours else []),
     ]
     return Command("bertjax.train", (*arguments, *more))
 

@@ -67,7 +67,8 @@ RANGES: tuple[tuple[str, Callable[[float], bool], tuple[str, ...]], ...] = (
         *("finetuning.bilstm_size", "finetuning.lora_rank", "finetuning.num_texts"),
         *("optimizer.head_multiplier", "optimizer.clip_norm", "optimizer.muon_update_rms"),
         *("checkpoint.keep_every_steps", "checkpoint.keep_best", "evaluation.max_batches"),
-        *("evaluation.pairs_per_paradigm", "model.vocab_size", "hours"),
+        *("evaluation.pairs_per_paradigm", "model.vocab_size", "budget.hours"),
+        "budget.extend_to",
         *(f"pretraining.generator.{size}" for size in (
             "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")),
     )),
@@ -301,8 +302,9 @@ def _finetuning_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
             )
     if config.finetuning.num_epochs <= 0:
         yield f"config.finetuning.num_epochs is {config.finetuning.num_epochs}; it must be above 0"
-    if config.hours:
-        yield f"config.hours is {config.hours}; it is for pretraining: leave it at 0"
+    for option, value in config.budget.items():
+        if value:
+            yield f"config.budget.{option} is {value}; it is for pretraining: leave it at 0"
     if config.data.source != "records":
         yield f"config.data.source is {config.data.source!r}; finetuning has texts of its own"
     if config.evaluation.pairs_file:

@@ -27,6 +27,8 @@ PLATEAU_CAUSES = (
     "records; or the run is simply young: every run passes through it"
 )
 
+# A run is late if it would take this many times the hours of its budget.
+OVERRUN = 1.1
 
 # For a loss whose chance level the objective computes (`tasks.Objective.chance`).
 CHANCE_CAUSES = (
@@ -53,13 +55,15 @@ class Progress:
     """The counts of a monitor so far; a checkpoint's meta has them for the resumed run.
 
     `means` are the sums since the last line of scalars. `words` are those of all rows so far, 0 if
-    the records count none; `word_marks` has the step that reached each mark.
+    the records count none; `word_marks` has the step that reached each mark. `seconds` are those
+    of training, without compiling, evaluating and saving.
     """
 
     skipped: Skipped = dataclasses.field(default_factory=Skipped)
     means: base.Means = dataclasses.field(default_factory=dict)
     words: int = 0
     word_marks: dict[int, int] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
 
     def to_meta(self) -> dict[str, Any]:
         sums = {name: [float(it.total), float(it.weight)] for name, it in self.means.items()}
@@ -68,6 +72,7 @@ class Progress:
             "sums": sums,
             "words": self.words,
             "word_marks": [list(pair) for pair in self.word_marks.items()],
+            "seconds": self.seconds,
         }
 
     @classmethod
@@ -78,7 +83,7 @@ class Progress:
             for name, (total, weight) in meta["sums"].items()
         }
         marks = {mark: step for mark, step in meta["word_marks"]}
-        return cls(Skipped(**meta["skipped"]), means, meta["words"], marks)
+        return cls(Skipped(**meta["skipped"]), means, meta["words"], marks, meta["seconds"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +92,8 @@ class MonitorOptions:
 
     `objectives` are the coefficients of the losses (`tasks.Task`), `chance` is that of
     `tasks.Objective`; `peak_flops` are those of all devices, None if unknown. `word_marks` are the
-    numbers of words to notice; `epochs` returns the passes over the data up to a step.
+    numbers of words to notice; `epochs` returns the passes over the data up to a step. `hours` is
+    the budget of training, 0 without one; a warning says what `in_time` does about a slow machine.
     """
 
     objectives: Mapping[str, float]
@@ -100,6 +106,8 @@ class MonitorOptions:
     chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None
     word_marks: tuple[int, ...] = ()
     epochs: Callable[[int], float | None] = lambda step: None
+    hours: float = 0.0
+    in_time: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +145,8 @@ class Monitor:
         self._pending: tuple[int, state.StepReport, np.ndarray, PhaseFacts, float] | None = None
         self._begun = set() if begun is None else begun
         self._compiled: set[PhaseFacts] = set()
+        self._steps_since_start, self._seconds_before = 0, progress.seconds
+        self._late_hours = OVERRUN * options.hours  # from here on a warning is worth a line
         self._restart_clock(0.0)
         self._has_checked_plateau = False
         self._is_at_chance = False
@@ -145,6 +155,7 @@ class Monitor:
         """Notes that the next step compiles, if it is the first of its batch shape."""
         if phase not in self._begun:
             self._begun.add(phase)
+            self._count_seconds(time.perf_counter())
             details = f", {phase.details}" if phase.details else ""
             self._writer.note(
                 f"compiling step {step + 1}, {phase.tokens_per_step:,} tokens{details}"
@@ -181,12 +192,14 @@ class Monitor:
         self._pending = None
         report = jax.device_get(report)
         self._steps_timed += 1
+        self._steps_since_start += 1
         self._tokens_timed += phase.tokens_per_step
         self._real_timed += fill * phase.tokens_per_step
         self._flops_timed += phase.flops_per_step
         if phase not in self._compiled:  # the first step of a batch shape holds its compilation
             self._compiled.add(phase)
             self._writer.note("")
+            self._steps_since_start -= 1
             self._restart_clock(time.perf_counter())
         self._count_words(step, int(report.words or 0))
         if report.is_finite:
@@ -221,8 +234,10 @@ class Monitor:
     def paused(self) -> Iterator[None]:
         """Keeps what happens inside (evaluation, saving) out of the throughput."""
         start = time.perf_counter()
+        self._count_seconds(start)
         yield
-        self._paused_seconds += time.perf_counter() - start
+        self._counted_until = time.perf_counter()
+        self._paused_seconds += self._counted_until - start
 
     def _count_skipped(self, step: int, record_positions: np.ndarray) -> None:
         self.progress.skipped.in_a_row += 1
@@ -294,14 +309,22 @@ class Monitor:
         self._writer.progress(step, scalars)
         self._check_plateau(step, averages, phase)
         self._check_chance(step, averages)
+        self._check_budget(step)
         self.progress.means = {}
 
+    def _count_seconds(self, now: float) -> None:
+        if self._compiled:
+            self.progress.seconds += now - self._counted_until
+        self._counted_until = now
+
     def _restart_clock(self, now: float) -> None:
+        self._counted_until = now
         self._started, self._paused_seconds, self._steps_timed = now, 0.0, 0
         self._tokens_timed, self._real_timed, self._flops_timed = 0, 0.0, 0.0
 
     def _throughput(self) -> dict[str, float]:
         now = time.perf_counter()
+        self._count_seconds(now)
         seconds = now - self._started - self._paused_seconds
         steps, tokens, flops = self._steps_timed, self._tokens_timed, self._flops_timed
         real = self._real_timed
@@ -317,6 +340,24 @@ class Monitor:
             rate = flops / seconds
             scalars["perf/model_flop_utilization"] = rate / self._options.peak_flops
         return scalars
+
+    def _check_budget(self, step: int) -> None:
+        """Warns once the run would take clearly longer than the hours that it was given."""
+        hours, spent = self._options.hours, self.progress.seconds / 3600
+        if not hours or not self._steps_since_start or step == self._options.last_step:
+            return
+        each = (spent - self._seconds_before / 3600) / self._steps_since_start
+        expected = spent + each * (self._options.last_step - step)
+        if expected <= self._late_hours:
+            return
+        self._late_hours = OVERRUN * expected
+        last_in_time = step + int((hours - spent) / each)
+        logging.warning(
+            "At the present speed step %d, the last one, comes after %.3g h of training: "
+            "config.budget.hours is %g, over at about step %d. The run goes on to its last step, "
+            "as its length is a part of what it is. %s",
+            self._options.last_step, expected, hours, max(last_in_time, 0), self._options.in_time,
+        )  # fmt: skip
 
     def _check_plateau(self, step: int, averages: dict[str, float], phase: PhaseFacts) -> None:
         check_step = self._options.plateau_check_step

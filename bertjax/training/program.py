@@ -245,7 +245,7 @@ def are_steps_the_same(saved: Mapping[str, Any], job: jobs.Job, step: int) -> bo
             return False
         break
     steps = np.arange(step)
-    old = _schedule_options(ml_collections.ConfigDict(saved).schedule, before)
+    old = schedule_of(ml_collections.ConfigDict(saved).schedule, before)
     before_rates, rates = (
         np.asarray(schedules.make_schedule(each)(steps)) for each in (old, schedule_options(job))
     )
@@ -254,12 +254,13 @@ def are_steps_the_same(saved: Mapping[str, Any], job: jobs.Job, step: int) -> bo
 
 def schedule_options(job: jobs.Job) -> schedules.ScheduleOptions:
     """Returns the schedule of a job's config over all its steps."""
-    return _schedule_options(job.config.schedule, job.phases)
+    return schedule_of(job.config.schedule, job.phases)
 
 
-def _schedule_options(
+def schedule_of(
     options: ml_collections.ConfigDict, phases: Sequence[jobs.Phase]
 ) -> schedules.ScheduleOptions:
+    """Returns the schedule of these options over all steps of the phases."""
     total_steps = phases[-1].end_step
 
     def length(name: str, in_order: Sequence[jobs.Phase]) -> int:

@@ -44,7 +44,7 @@ WRITTEN = (
 )
 # The keys of the meta item that a resume needs.
 RESUMED = frozenset(
-    {"identity", "skipped", "sums", "tuned", "versions", "words", "word_marks"},
+    {"identity", "seconds", "skipped", "sums", "tuned", "versions", "words", "word_marks"},
 )
 
 
@@ -85,7 +85,7 @@ def start(
         checkpointer.keep(progress.word_marks.values())
         return restored.state, progress, tuned
     source = warm_start.of_job(run.job, run.abstract_state.params)
-    _write_workdir(run, workdir)
+    write_workdir(run, workdir)
     fresh = run.init(run.step_inputs.seed)
     if source is not None:
         begun = warm_start.apply(source, fresh)
@@ -149,8 +149,8 @@ def _check_resumable(
         name = run.config.schedule.name
         hint = (
             f". A run of another length would have taken other steps so far (the schedule "
-            f"{name!r} goes by the length): to train on from its model, give "
-            f"--config.init_from={workdir} and another --workdir"
+            f"{name!r}, or a share of masked tokens that falls, goes by the length): to train on "
+            f"from its model, give --config.init_from={workdir} and another --workdir"
         )
     if run.job.data.identity() != saved_meta["identity"]:
         refused.append("the records or the vocabulary are not those that the run began with")
@@ -229,7 +229,8 @@ def _write_config(run: program.Program, workdir: epath.Path) -> None:
         reader.write_config(run.config.to_dict(), workdir)
 
 
-def _write_workdir(run: program.Program, workdir: epath.Path) -> None:
+def write_workdir(run: program.Program, workdir: epath.Path) -> None:
+    """Writes the config, the vocabulary and the contents of the training records."""
     _write_config(run, workdir)
     if jax.process_index() == 0:
         if vocabulary := run.job.data.vocabulary():
@@ -260,6 +261,7 @@ def retention(run: program.Program) -> checkpoint.RetentionOptions:
 def monitor_options(run: program.Program) -> monitor.MonitorOptions:
     """Returns what the monitor of a run watches."""
     peak = accelerators.peak_flops(run.mesh.devices.flat[0].device_kind)
+    finish = "To end earlier, begin the decay now: python -m bertjax.finish WORKDIR"
     return monitor.MonitorOptions(
         objectives=run.job.task.objectives,
         log_every_steps=run.config.log_every_steps,
@@ -271,6 +273,8 @@ def monitor_options(run: program.Program) -> monitor.MonitorOptions:
         chance=run.job.chance,
         word_marks=word_marks.marks(run.config.checkpoint.save_at_words),
         epochs=functools.partial(jobs.epochs, run.job),
+        hours=run.config.budget.hours,
+        in_time=finish if always_kept(run) else "",
     )
 
 

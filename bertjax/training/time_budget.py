@@ -1,4 +1,4 @@
-"""The steps that fit into config.hours: a speed is measured once, at the start of a run.
+"""The steps that fit into config.budget.hours: a speed is measured once, at the start of a run.
 
 What fits is stored as the number of steps, so a resumed run ends at the same one on any devices.
 """
@@ -33,10 +33,10 @@ def bounded_steps(run: program.Program) -> dict[str, int]:
         each, train_state = _seconds_per_step(run, phase, train_state)
         seconds += each * phase.num_steps
         steps[phase.name] += phase.num_steps
-    share = run.config.hours * 3600 / seconds
+    share = run.config.budget.hours * 3600 / seconds
     logging.info(
-        "All %s steps would take %.2f h by the speed of the first ones; config.hours is %g",
-        f"{sum(steps.values()):,}", seconds / 3600, run.config.hours,
+        "All %s steps would take %.2f h by the speed of the first ones; config.budget.hours is %g",
+        f"{sum(steps.values()):,}", seconds / 3600, run.config.budget.hours,
     )  # fmt: skip
     return {} if share >= 1 else {name: max(1, int(it * share)) for name, it in steps.items()}
 

@@ -308,12 +308,7 @@ def load_params(
       ValueError: if `step` is something else, or the workdir has no scores or no average.
       CheckpointError: if it cannot be read.
     """
-    directory = _absolute(workdir) / DIRECTORY
-    if not directory.exists():
-        raise FileNotFoundError(
-            f"{directory} does not exist; --checkpoint takes the workdir of a run of "
-            "`python -m bertjax.train`"
-        )
+    directory = _existing(workdir)
     step = _chosen_step(directory, step)
     try:
         meta = storage.read_meta(directory / str(step))
@@ -327,6 +322,23 @@ def load_params(
             f"the checkpoint of step {step} in {directory} cannot be read ({error}); {hint}"
         ) from error
     return params, meta, step
+
+
+def load_state(workdir: epath.PathLike, step: int, abstract_state: Any) -> storage.Restored:
+    """Returns the training state of a checkpoint and its meta item, for a run elsewhere.
+
+    `abstract_state` is that of `Checkpointer.restore`. Nothing in the workdir is changed.
+
+    Raises:
+      CheckpointError: if it cannot be read, or is of another state.
+    """
+    directory = _absolute(workdir) / DIRECTORY / str(step)
+    try:
+        restored = storage.restore(directory, abstract_state)
+        storage.check_fingerprints(restored)
+    except storage.UnreadableError as error:
+        raise CheckpointError(f"the checkpoint in {directory} cannot be read ({error})") from error
+    return restored
 
 
 def _item_of_model(meta: Mapping[str, Any], ema: bool | None, name: str) -> str:
@@ -376,6 +388,31 @@ def read_meta(workdir: epath.PathLike) -> tuple[Mapping[str, Any], int] | None:
                 ) from error
             logging.error("The meta item of step %d cannot be read: %s", step, error)
     return None
+
+
+def meta_of(workdir: epath.PathLike, step: str | int = NEWEST) -> tuple[Mapping[str, Any], int]:
+    """Returns the meta item and the step of a checkpoint; `step` is that of `load_params`.
+
+    Raises:
+      FileNotFoundError, ValueError, CheckpointError: as `load_params`.
+    """
+    directory = _existing(workdir)
+    step = _chosen_step(directory, step)
+    try:
+        return storage.read_meta(directory / str(step)), step
+    except storage.UnreadableError as error:
+        raise CheckpointError(
+            f"the checkpoint of step {step} in {directory} cannot be read ({error})"
+        ) from error
+
+
+def _existing(workdir: epath.PathLike) -> epath.Path:
+    directory = _absolute(workdir) / DIRECTORY
+    if not directory.exists():
+        raise FileNotFoundError(
+            f"{directory} does not exist; give the workdir of a run of `python -m bertjax.train`"
+        )
+    return directory
 
 
 def _steps(directory: epath.Path) -> list[int]:

@@ -114,7 +114,7 @@ def test_what_records_cannot_decide_is_named(directory):
 
 
 def hourly(directory, hours):
-    return own(directory, **SMALL, hours=hours, **{"phases.phase1.num_steps": 9_000})
+    return own(directory, **SMALL, **{"budget.hours": hours}, **{"phases.phase1.num_steps": 9_000})
 
 
 def test_a_resumed_run_has_the_options_and_the_steps_that_it_began_with(
@@ -133,7 +133,7 @@ def test_a_resumed_run_has_the_options_and_the_steps_that_it_began_with(
     # A machine of another speed measures nothing; a corpus of this length had a larger model.
     monkeypatch.setattr(time_budget, "bounded_steps", None)
     with_tokens(directory, 10**8)
-    config = own(directory, hours=3 / 3600)
+    config = own(directory, **{"budget.hours": 3 / 3600})
     again = train.prepare(config, tmp_path / "run").config.to_dict()
     assert again["model"] == before["model"] and again["phases"] == before["phases"]
     assert automatic.settle(config, None).model.hidden_size == 768
@@ -147,6 +147,8 @@ def test_the_speed_is_that_of_the_steps_of_the_run(directory, tmp_path):
 
 def test_hours_are_at_least_none_and_for_pretraining(directory):
     config = recipes.load("smoke")
-    config.hours = -1.0
-    with pytest.raises(ValueError, match=re.escape("config.hours is -1.0; it must be at least 0")):
+    config.budget.hours = -1.0
+    with pytest.raises(
+        ValueError, match=re.escape("config.budget.hours is -1.0; it must be at least 0")
+    ):
         config_faults.validate(config)

@@ -512,7 +512,7 @@ def test_load_params_refuses_damaged_parameters(saved, damage):
 
 
 def test_load_params_says_what_a_directory_without_checkpoints_is(tmp_path):
-    with pytest.raises(FileNotFoundError, match="--checkpoint takes the workdir"):
+    with pytest.raises(FileNotFoundError, match="give the workdir of a run"):
         checkpoint.load_params(tmp_path)
     (tmp_path / checkpoint.DIRECTORY).mkdir()
     with pytest.raises(FileNotFoundError, match="holds no complete checkpoint"):

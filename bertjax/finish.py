@@ -1,0 +1,75 @@
+"""Finishes a run of the schedule `wsd` early: its decay begins at its newest checkpoint.
+
+python -m bertjax.finish RUN [--workdir=DIR] [--step=STEP] [--decay_steps=N]
+
+RUN is the workdir of a run, which may go on: nothing in it is changed. The same command again
+resumes a decay that was stopped.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from bertjax.cli import interruptions  # first: what follows takes seconds to import
+
+    interruptions.leave_at_once()
+
+import ml_collections
+from absl import flags, logging
+from etils import epath
+
+from bertjax import config as config_lib
+from bertjax import train
+from bertjax.cli import command_line, program_flags
+from bertjax.training import config_faults, finishing, state
+from bertjax.workdirs import checkpoint
+
+
+def finish(
+    source: epath.PathLike,
+    workdir: epath.PathLike = "",
+    *,
+    step: str | int = checkpoint.NEWEST,
+    decay_steps: int = 0,
+) -> state.TrainState:
+    """Returns the state after the decay of a run that began at one of its steps.
+
+    Without `workdir` its name is that of the run with `_from_STEP`. A `decay_steps` of 0 is the
+    decay of the recipe.
+
+    Raises:
+      FileNotFoundError: if the run has no such checkpoint.
+      ValueError: if it cannot decay from there, or the workdir holds another run.
+      and those of `train.train`.
+    """
+    source = epath.Path(source)
+    meta, step = checkpoint.meta_of(source, step)
+    before = ml_collections.ConfigDict(config_lib.completed(meta["config"]))
+    config = finishing.decaying(before, step, decay_steps)
+    workdir = epath.Path(workdir or f"{source}_from_{step}")
+    run = train.prepare(config, workdir)
+    if checkpoint.read_meta(workdir) is None:
+        finishing.adopt(run, source, step, workdir)
+    return train.execute(run, workdir)
+
+
+def define_flags() -> None:
+    """Defines the flags of `main`."""
+    flags.DEFINE_string("workdir", "", "Directory of the decay; empty: RUN_from_STEP.")
+    flags.DEFINE_string("step", checkpoint.NEWEST, "Checkpoint to decay from: newest or a number.")
+    program_flags.DEFINE_integer("decay_steps", 0, "Steps; 0: the recipe's decay.", lower_bound=0)
+    train.define_process_flags()
+
+
+def main(argv: list[str]) -> None:
+    """Finishes a run as the flags say; exits with 75 after a preemption."""
+    if len(argv) != 2:
+        raise ValueError(f"give the workdir of one run, not {len(argv) - 1}")
+    options = flags.FLAGS
+    with train.launched():
+        finish(argv[1], options.workdir, step=options.step, decay_steps=options.decay_steps)
+
+
+if __name__ == "__main__":
+    logging.set_verbosity(logging.INFO)
+    define_flags()
+    command_line.run(main, choices=config_faults.CHOICES)
