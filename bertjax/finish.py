@@ -2,8 +2,8 @@
 
 python -m bertjax.finish RUN [--workdir=DIR] [--step=STEP] [--decay_steps=N]
 
-RUN is the workdir of a run, which may go on: nothing in it is changed. The same command again
-resumes a decay that was stopped.
+RUN is the workdir of a run, which may go on: nothing in it is changed. Paths of data are those of
+the run, from the same directory. The same command again resumes a decay that was stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from etils import epath
 from bertjax import config as config_lib
 from bertjax import train
 from bertjax.cli import command_line, program_flags
-from bertjax.training import config_faults, finishing, state
+from bertjax.training import config_faults, finishing, starting, state
 from bertjax.workdirs import checkpoint
 
 
@@ -43,6 +43,7 @@ def finish(
     """
     source = epath.Path(source)
     meta, step = checkpoint.meta_of(source, step)
+    starting.check_complete(meta, source)
     before = ml_collections.ConfigDict(config_lib.completed(meta["config"]))
     config = finishing.decaying(before, step, decay_steps)
     workdir = epath.Path(workdir or f"{source}_from_{step}")

@@ -66,11 +66,7 @@ def start(
     """
     saved_meta = checkpointer.read_meta()
     if saved_meta is not None:
-        if lacking := sorted(RESUMED - saved_meta.keys()):
-            raise checkpoint.CheckpointError(
-                f"the newest meta item in {workdir / checkpoint.DIRECTORY} lacks "
-                f"{', '.join(lacking)}: the run cannot be continued; give another --workdir"
-            )
+        check_complete(saved_meta, workdir)
         saved_config = config_lib.completed(saved_meta["config"])
         _keep_origin(run, workdir, saved_config)
         _check_resumable(run, workdir, saved_meta, saved_config, checkpointer.latest_step() or 0)
@@ -93,6 +89,15 @@ def start(
             _log_exchange(run, source, begun, fresh, must_stop)
         fresh = begun
     return fresh, monitor.Progress(), {}
+
+
+def check_complete(meta: Mapping[str, Any], workdir: epath.Path) -> None:
+    """Raises a CheckpointError if the meta item of a run lacks what a resume needs."""
+    if lacking := sorted(RESUMED - meta.keys()):
+        raise checkpoint.CheckpointError(
+            f"the newest meta item in {workdir / checkpoint.DIRECTORY} lacks "
+            f"{', '.join(lacking)}: the run cannot be continued; give another --workdir"
+        )
 
 
 def _log_exchange(
