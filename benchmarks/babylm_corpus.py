@@ -7,8 +7,8 @@ DIR has two folders of texts, one paragraph a line and a blank line between chap
 @046331cf and osbooks-psychology @e061043b) and `eltec_eng` (the novels of COST-ELTeC/ELTeC-eng
 @3db3b673: train-*.txt, and valid.txt). Taken are all textbooks, then the chapters of the novels in
 the order of files and lines, as long as the words (what `str.split` gives) stay within --words.
-Written are train.txt and heldout.txt, which has the novels of valid.txt whole, and what was taken
-is printed.
+Written are train.txt and heldout.txt, which has the novels of valid.txt whole but for chapters that
+train.txt has too ("PART I."), and what was taken is printed.
 """
 
 from __future__ import annotations
@@ -72,15 +72,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     options.output.mkdir(parents=True, exist_ok=True)
     texts = (text for path in of_training for text in chapters(path))
+    seen: set[str] = set()
     for name, taken in [
         ("train.txt", cut(texts, options.words)),
-        ("heldout.txt", cut(chapters(heldout), options.words)),
+        ("heldout.txt", cut((it for it in chapters(heldout) if it not in seen), options.words)),
     ]:
         counts = []
         with open(options.output / name, "w", encoding="utf-8") as file:
             for text, count in taken:
                 file.write(text + "\n\n")
                 counts.append(count)
+                seen.add(text)
         print(f"{options.output / name}: {len(counts):,} chapters, {sum(counts):,} words")
     return 0
 
