@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import inspect
 import pathlib
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,14 +66,29 @@ def load(recipe: str) -> ml_collections.ConfigDict:
       ValueError: if the recipe does not take the argument.
     """
     name, *arguments = recipe.split(":", 1)
+    module = _module(name)
+    if arguments and not inspect.signature(module.get_config).parameters:
+        raise ValueError(f"the recipe {name} takes no argument, but {arguments[0]!r} follows it")
+    return module.get_config(*arguments).lock()
+
+
+def of_family(recipe: str) -> list[str]:
+    """Returns the names of a recipe's sizes, such as ettin:17m; a name with a size is its own.
+
+    Raises:
+      FileNotFoundError: as `find`.
+    """
+    sizes = [] if ":" in recipe else getattr(_module(recipe), "SIZES", [])
+    return [f"{recipe}:{size}" for size in sizes] or [recipe]
+
+
+def _module(name: str) -> types.ModuleType:
     path = find(name)
     spec = importlib.util.spec_from_file_location(f"bertjax_recipe_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    if arguments and not inspect.signature(module.get_config).parameters:
-        raise ValueError(f"the recipe {name} takes no argument, but {arguments[0]!r} follows it")
-    return module.get_config(*arguments).lock()
+    return module
 
 
 def choose(choices: Mapping[str, Any], name: str, meaning: str) -> Any:

@@ -69,19 +69,46 @@ def _names(config: Mapping[str, Any], prefix: str = "") -> list[str]:
 class _Parser(flags.ArgumentParser):
     """Parses a flag with a recipe's name; ml_collections' own parser takes only paths."""
 
+    def __init__(self, takes_several: bool) -> None:
+        self.takes_several = takes_several
+
     def parse(self, argument: str) -> ml_collections.ConfigDict:
-        config = recipes.load(argument)
-        check_options(config, sys.argv[1:])
-        return config
+        names = argument.split(",") if self.takes_several else [argument]
+        configs = [recipes.load(name) for name in names]
+        for config in configs:
+            check_options(config, sys.argv[1:])
+        return configs[0]
 
     def flag_type(self) -> str:
         return "recipe"
 
 
-def define(default: str | None = None, flag_values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines --config, with the options that follow it: --config.OPTION=VALUE."""
+def define(
+    default: str | None = None,
+    flag_values: flags.FlagValues = flags.FLAGS,
+    *,
+    takes_several: bool = False,
+    help_text: str = HELP,
+) -> None:
+    """Defines --config, with the options that follow it: --config.OPTION=VALUE.
+
+    If it `takes_several` recipes, with commas between, its value is the first; `names` and
+    `options` say the rest.
+    """
     config_flags.register_flag_parser_for_type(int, program_flags.Parser())
-    config_flags.DEFINE_config_file("config", None, HELP, flag_values=flag_values)
-    flag_values["config"].parser = _Parser()
+    config_flags.DEFINE_config_file("config", None, help_text, flag_values=flag_values)
+    flag_values["config"].parser = _Parser(takes_several)
     if default is not None:
         flag_values.set_default("config", default)
+
+
+def names() -> list[str]:
+    """Returns the recipes that --config names, [] without it."""
+    flag = flags.FLAGS["config"]
+    return config_flags.get_config_filename(flag).split(",") if flag.present else []
+
+
+def options() -> dict[str, Any]:
+    """Returns the options that follow --config, by their dotted names."""
+    flag = flags.FLAGS["config"]
+    return dict(config_flags.get_override_values(flag)) if flag.present else {}

@@ -208,7 +208,7 @@ def _attempts(
 ) -> Callable[[dict[str, Any]], search.Trial]:
     def attempt(changes: dict[str, Any]) -> search.Trial:
         try:
-            program = planner.build(_changed(config, phase, changes))
+            program = planner.build(of_one_phase(config, phase, changes))
         except ValueError as error:
             return search.Trial(changes, fits=False, fault=str(error).splitlines()[0])
         made, outcome = planner.phase_plan(program, program.job.phases[0])
@@ -226,10 +226,10 @@ def _attempts(
     return attempt
 
 
-def _changed(
+def of_one_phase(
     config: ml_collections.ConfigDict, phase: jobs.Phase, changes: Mapping[str, Any]
 ) -> ml_collections.ConfigDict:
-    # The one phase alone: a change that another phase's batch cannot take is still an answer.
+    """Returns the config with these options, and without the other phases and their batches."""
     changed = config.copy_and_resolve_references()
     with changed.phases.unlocked():
         for name in set(changed.phases) - {phase.name}:
@@ -247,15 +247,22 @@ def price_totals(
     totals = dict(plan.totals)
     if "hours" not in totals:
         return totals
+    return totals | prices(
+        *(totals["hours"].value, plan.target),
+        only_spot=only_spot,
+        price_per_chip_hour=price_per_chip_hour,
+    )
+
+
+def prices(
+    hours: float, target: estimates.Target, *, only_spot: bool, price_per_chip_hour: float | None
+) -> dict[str, estimates.Figure]:
+    """Returns what the target costs for `hours`, on demand and spot, where it is known."""
     names = {"spot price": True} if only_spot else {"price on demand": False, "spot price": True}
     if price_per_chip_hour is not None:
         names = {"price": False}
-    for name, spot in names.items():
-        price = estimates.dollars(
-            *(totals["hours"].value, plan.target),
-            spot=spot,
-            price_per_chip_hour=price_per_chip_hour,
-        )
-        if price is not None:
-            totals[name] = price
-    return totals
+    found = {
+        name: estimates.dollars(hours, target, spot=spot, price_per_chip_hour=price_per_chip_hour)
+        for name, spot in names.items()
+    }
+    return {name: price for name, price in found.items() if price is not None}

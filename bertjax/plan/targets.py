@@ -63,6 +63,23 @@ def make_planner(target: estimates.Target, cache_directory: pathlib.Path | None)
     return planner.Planner(target, stand_ins[: target.num_devices], False, cache_directory)
 
 
+def measuring_planner(platform: str) -> planner.Planner:
+    """Returns a planner with all devices that JAX finds on this machine, `cpu` or `gpu`.
+
+    Raises:
+      ValueError: if it finds none.
+    """
+    devices = _local_devices(platform)
+    if not devices:
+        raise ValueError(
+            f"--topology is {platform}, but JAX finds no {platform} on this machine, and --budget "
+            "measures its steps here: run it on the machine that you mean to use, or give a TPU "
+            "slice, which needs no device"
+        )
+    target = estimates.Target(platform, platform, devices[0].device_kind, len(devices))
+    return planner.Planner(target, devices, True, None)
+
+
 def _check_mesh(config: ml_collections.ConfigDict, tpu_slice: topologies.Slice) -> None:
     mesh, there = config.mesh, tpu_slice.num_devices
     if mesh.tensor < 1:
