@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 from bertjax import jobs
 from bertjax.devices import sharding
 from bertjax.models import attention, encoder, placement, visibility
+from bertjax.tasks import base
 
 # The largest error of a position of a head, of the root mean square of all. Rounding to bfloat16
 # made 0.1% to 2.0% (interpreted on CPU, 128 to 1,024 positions, 2026-11-23); a position that is
@@ -61,7 +62,9 @@ class _Rows:
 
     def __str__(self) -> str:
         window = self.encoder.window_of(self.layer)
-        return f"rows of {self.length} positions, {f'window {window}' if window else 'no window'}"
+        order = ", from left to right" if self.encoder.left_to_right else ""
+        reach = f"window {window}" if window else "no window"
+        return f"rows of {self.length} positions, {reach}{order}"
 
 
 def agrees(job: jobs.Job, mesh: Mesh) -> bool:
@@ -121,6 +124,8 @@ def _encoders(task: Any) -> Iterator[encoder.EncoderConfig]:
         if isinstance(part, encoder.EncoderConfig):
             if part.attention in ("auto", "cudnn"):
                 yield part
+                if isinstance(task, base.HasKindsOfRows):
+                    yield dataclasses.replace(part, left_to_right=True)
         elif dataclasses.is_dataclass(part):
             yield from _encoders(part)
 

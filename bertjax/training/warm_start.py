@@ -30,6 +30,8 @@ from bertjax.workdirs import reader, trained_positions
 # vocabulary's size has its own rules. Bases of rotary positions rise for longer texts.
 _BASES = ("rotary_base", "local_rotary_base")
 FREE_FIELDS = ("vocab_size", *jobs.OWN_MODEL_OPTIONS, *_BASES)
+# Where a masked token is predicted, by objectives that shift and by others.
+_PREDICTED_AT = ("the position before it", "its own position")
 # Fields that may be larger than in a source that is repeated to fit.
 GROWING = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 SHOWN_ENTRIES = 3  # of those that differ between two vocabularies
@@ -46,7 +48,7 @@ class Target:
     to the longest phase. With `has_own_heads`, as in finetuning, only encoders and their poolers
     are taken, whatever the source was trained for. With `may_grow` the source may be smaller in the
     fields GROWING, with `exchanges` it may have another vocabulary. `phase` is the run's first
-    phase if it changes the rotary bases of `encoder`.
+    phase if it changes the rotary bases of `encoder`. `is_shifted` is that of `Pretrained`.
     """
 
     encoder: encoder.EncoderConfig
@@ -58,6 +60,7 @@ class Target:
     may_grow: bool = False
     exchanges: bool = False
     phase: str = ""
+    is_shifted: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +101,7 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
         may_grow=job.config.init_from_smaller,
         exchanges=job.config.exchange_vocabulary,
         phase="" if first is job else job.phases[0].name,
+        is_shifted=job.config.pretraining.objective == "hybrid",
     )
     warm_start = read(job.config.init_from, target)
     _warn_of_untrained_positions(job.config.init_from, target.max_seq_length)
@@ -224,6 +228,12 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         raise ValueError(
             f"config.init_from, {source.source}, does not fit this run:\n  {lines}{together}"
         )
+    if source.is_shifted != target.is_shifted and any(it.startswith("mlm_head.") for it in taken):
+        logging.warning(
+            "config.init_from, %s, predicts a masked token at %s, and this run at %s: its head is "
+            "taken over, and has to learn that",
+            source.source, *_PREDICTED_AT[:: 1 if source.is_shifted else -1],
+        )  # fmt: skip
     used = {*taken, *(it for name, it in begun.items() if name in taken)}
     unused = (*(name for name in source.params if name not in used), *source.unused)
     if exchange is not None:

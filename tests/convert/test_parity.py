@@ -10,49 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
-from bertjax import models
 from bertjax.convert import huggingface_read, names
 from bertjax.convert.families import bert
 from bertjax.models import parameters
 from bertjax.tasks import pretraining
+from tests.convert import outputs
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 HEADS = tuple(bert.ARCHITECTURES)
-
-
-class Headless(nnx.Module):
-    def __init__(self, config, *, rngs):
-        self.encoder = models.make_encoder(config, rngs=rngs)
-        self.pooler = models.Pooler(config, rngs=rngs)
-
-
-class PairModel(Headless):
-    def __init__(self, config, *, rngs):
-        super().__init__(config, rngs=rngs)
-        self.nsp_head = models.PairHead(config, rngs=rngs)
-
-
-def make_module(read):
-    config, rngs = read.config, nnx.Rngs(0)
-    match read.head:
-        case "pretraining":
-            return pretraining.PretrainingModel(config, pair_loss="nsp", rngs=rngs)
-        case "masked_lm":
-            return pretraining.PretrainingModel(config, pair_loss="none", rngs=rngs)
-        case "none":
-            return Headless(config, rngs=rngs)
-        case "next_sentence":
-            return PairModel(config, rngs=rngs)
-        case "sequence_classification":
-            return models.SequenceClassifier(config, num_labels=len(read.labels), rngs=rngs)
-        case "token_classification":
-            return models.TokenClassifier(config, num_labels=len(read.labels), rngs=rngs)
-        case "question_answering":
-            return models.SpanClassifier(config, rngs=rngs)
-        case "multiple_choice":
-            return models.MultipleChoice(config, rngs=rngs)
 
 
 def load(head):
@@ -69,29 +35,16 @@ def load(head):
             ("segment_ids", "token_type_ids"),
         ]
     }
-    graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_module(read)))
-    params = jax.tree.map(jnp.asarray, parameters.nested(read.params))
+    graphdef, params = outputs.module_of(read)
     return graphdef, params, inputs, golden
 
 
-def outputs_of(head, model, inputs, hidden):
-    """Returns what the head computes under the names of transformers."""
-    ids = inputs["input_ids"]
-    positions = jnp.broadcast_to(jnp.arange(ids.shape[-1]), ids.shape)
-    match head:
-        case "pretraining":
-            mlm, pair = model.mlm_logits(hidden, positions), model.pair_logits(hidden)
-            return {"prediction_logits": mlm, "seq_relationship_logits": pair}
-        case "masked_lm":
-            return {"logits": model.mlm_logits(hidden, positions)}
-        case "none":
-            return {"last_hidden_state": hidden, "pooler_output": model.pooler(hidden[:, 0])}
-        case "next_sentence":
-            return {"logits": model.nsp_head(model.pooler(hidden[:, 0]))}
-        case "question_answering":
-            start, end = model(inputs)
-            return {"start_logits": start, "end_logits": end}
-    return {"logits": model(inputs)}
+# Head -> transformers' names of its outputs; the others have `logits` alone.
+NAMES = {
+    "pretraining": ("prediction_logits", "seq_relationship_logits"),
+    "none": ("last_hidden_state", "pooler_output"),
+    "question_answering": ("start_logits", "end_logits"),
+}
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -103,13 +56,13 @@ def test_every_layer_and_every_output_equal_transformers(head):
         model = parameters.merge(graphdef, params)
         rows = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items()}
         states = model.encoder.hidden_states(rows)
-        return states, outputs_of(head, model, inputs, states[-1])
+        return states, outputs.outputs_of(head, model, inputs)
 
-    states, outputs = apply(params)
+    states, found = apply(params)
     assert f"hidden_states_{len(states)}" not in golden
     for number, ours in enumerate(states):
         np.testing.assert_allclose(ours, golden[f"hidden_states_{number}"], atol=1e-5)
-    for name, ours in outputs.items():
+    for name, ours in zip(NAMES.get(head, ("logits",)), found, strict=True):
         np.testing.assert_allclose(ours, golden[name], atol=1e-5, err_msg=name)
 
 

@@ -4,7 +4,6 @@ tests/convert/test_parity.py compares every head of BERT with recorded outputs, 
 """
 
 import dataclasses
-import functools
 import json
 
 import jax
@@ -15,16 +14,16 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from flax import nnx  # noqa: E402
 
-from bertjax import fill_mask, inference, models  # noqa: E402
+from bertjax import fill_mask, inference  # noqa: E402
 from bertjax.convert import __main__ as program  # noqa: E402
 from bertjax.convert import families, formats, names, pretrained  # noqa: E402
 from bertjax.models import parameters, plain_attention  # noqa: E402
-from bertjax.tasks import base, next_token, pretraining, replaced_tokens  # noqa: E402
-from tests.convert import weights  # noqa: E402
+from bertjax.tasks import base, replaced_tokens  # noqa: E402
+from tests.convert import outputs, weights  # noqa: E402
 from tests.convert.families import test_electra  # noqa: E402
 from tests.interop import exports  # noqa: E402
+from tests.readers import reader  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_runs", "one_device", "heard")
 
@@ -100,26 +99,12 @@ CASES = [
     *((name, head, {}) for name in KIN for head in ("masked_lm", "sequence_classification")),
 ]
 IDS = [f"{name}-{head}{'-other' if changes else ''}" for name, head, changes in CASES]
-# Family -> its pair objective, and transformers' names of its labels and logits.
+# Family -> transformers' names of the labels and logits of its pairs.
 PAIRS = {
-    "bert": ("nsp", "next_sentence_label", "seq_relationship_logits"),
-    "albert": ("sop", "sentence_order_label", "sop_logits"),
+    "bert": ("next_sentence_label", "seq_relationship_logits"),
+    "albert": ("sentence_order_label", "sop_logits"),
 }
 ENDS = {"start_positions": "start_logits", "end_positions": "end_logits"}
-# Head -> our module; a family's pairs choose that of pretraining.
-MODULES = {
-    "masked_lm": functools.partial(pretraining.PretrainingModel, pair_loss="none"),
-    "causal_lm": next_token.NextTokenModel,
-    "replaced_tokens": replaced_tokens.Discriminator,
-    "none": models.make_bare,
-    "pooled": lambda config, *, rngs: nnx.Dict(
-        encoder=models.make_encoder(config, rngs=rngs), pooler=models.Pooler(config, rngs=rngs)
-    ),
-    "sequence_classification": functools.partial(models.SequenceClassifier, num_labels=LABELS),
-    "token_classification": functools.partial(models.TokenClassifier, num_labels=LABELS),
-    "question_answering": models.SpanClassifier,
-    "multiple_choice": models.MultipleChoice,
-}
 
 
 def of_torch(name, head, folder, **changes):
@@ -137,18 +122,6 @@ def of_torch(name, head, folder, **changes):
     read = formats.read(folder)
     assert (read.head, read.unused, read.family.model_type) == (head, (), name)
     return model.eval(), read
-
-
-def module_of(read, **options):
-    """The graph definition of our module for weights, and its parameters."""
-    head = "pooled" if read.head == "none" and "pooler.dense.kernel" in read.params else read.head
-    if head == "pretraining":
-        pairs, _, _ = PAIRS[read.family.model_type]
-        make = functools.partial(pretraining.PretrainingModel, pair_loss=pairs)
-    else:
-        make = functools.partial(MODULES[head], **options)
-    graphdef, _ = parameters.split(nnx.eval_shape(lambda: make(read.config, rngs=nnx.Rngs(0))))
-    return graphdef, parameters.nested(jax.tree.map(jnp.asarray, read.params))
 
 
 def make_rows(head="none", *, padding=0):
@@ -183,7 +156,7 @@ def make_labels(name, head, mask):
         case "pretraining" | "masked_lm" | "causal_lm":
             drawn = rng.integers(1, VOCAB_SIZE, mask.shape)
             labels = np.where((rng.random(mask.shape) < 0.4) & (mask != 0), drawn, -100)
-            pairs = {PAIRS[name][1]: np.array([0, 1, 1, 0])} if head == "pretraining" else {}
+            pairs = {PAIRS[name][0]: np.array([0, 1, 1, 0])} if head == "pretraining" else {}
             return {"labels": labels} | pairs
         case "replaced_tokens":
             return {"labels": rng.integers(0, 2, mask.shape).astype(np.float32)}
@@ -196,22 +169,14 @@ def make_labels(name, head, mask):
 
 def our_logits(name, head, model, rows):
     """Our logits by the names of transformers' labels for them."""
-    if head in ("pretraining", "masked_lm"):
-        hidden = model.encoder(rows)
-        logits = {"labels": model.mlm_logits(hidden, jnp.tile(jnp.arange(LENGTH), (BATCH, 1)))}
-        pairs = {PAIRS[name][1]: model.pair_logits(hidden)} if head == "pretraining" else {}
-        return logits | pairs
-    if head == "causal_lm":
-        return {"labels": model.next_logits(model.encoder(rows))}
-    if head == "question_answering":
-        return dict(zip(ENDS, model(rows), strict=True))
-    return {"labels": model.replaced_logits(rows) if head == "replaced_tokens" else model(rows)}
+    labels = ENDS if head == "question_answering" else ("labels", *PAIRS.get(name, ())[:1])
+    return dict(zip(labels, outputs.outputs_of(head, model, rows), strict=False))
 
 
 def their_logits(name, head, out):
     """Theirs by the same names."""
     if head == "pretraining":
-        return {"labels": out.prediction_logits, PAIRS[name][1]: out[PAIRS[name][2]]}
+        return {"labels": out.prediction_logits, PAIRS[name][0]: out[PAIRS[name][1]]}
     if head == "question_answering":
         return {labels: out[logits] for labels, logits in ENDS.items()}
     return {"labels": out.logits[:, :-1] if head == "causal_lm" else out.logits}
@@ -244,7 +209,7 @@ def test_outputs_losses_and_gradients_are_theirs(tmp_path, name, head, changes):
     theirs, read = of_torch(name, head, tmp_path / "hf", **changes)
     formats.write(read, tmp_path / "again", format="huggingface")
     assert_state(theirs, type(theirs).from_pretrained(tmp_path / "again"))
-    graphdef, params = module_of(read)
+    graphdef, params = outputs.module_of(read)
     rows = make_rows(head, padding=theirs.config.pad_token_id)
     # In a window a padding sees other padding there and nothing here.
     pads_differ, slack = read.config.window != 0, 2 if "modernbert" in name else 1
@@ -314,7 +279,7 @@ def test_an_export_loads_without_a_word_and_comes_back(tmp_path, capfd, name, he
     assert f" {family.title} with" in card
     exports.write_facts(made, tmp_path / "hf")
     capfd.readouterr()
-    model, tokenizer, complaints = exports.load(tmp_path / "hf")
+    model, tokenizer, complaints = reader.load(tmp_path / "hf")
     assert complaints == [] and capfd.readouterr() == ("", "")
     assert type(model).__name__ == family.architectures[head]
     assert model.config.num_labels == (LABELS if head in pretrained.WITH_LABELS else 2)
@@ -362,8 +327,8 @@ def test_a_chosen_head_loads_without_a_word(tmp_path, format, name, head, chosen
     labels = made.labels if format == "huggingface" else {}
     weights.write(dataclasses.replace(made, labels=labels), tmp_path / "source", format)
     program.convert(tmp_path / "source", tmp_path / "hf", head=chosen)
-    exports.write_facts(dataclasses.replace(made, head=chosen), tmp_path / "hf")
-    assert exports.load(tmp_path / "hf")[2] == []
+    exports.write_facts(pretrained.select(made, chosen), tmp_path / "hf")
+    assert reader.load(tmp_path / "hf")[2] == []
 
 
 def test_both_models_of_an_electra_load_without_a_word(tmp_path):
@@ -371,8 +336,8 @@ def test_both_models_of_an_electra_load_without_a_word(tmp_path):
     formats.write(made, tmp_path / "run", format="bertjax")
     for head in ("replaced_tokens", "masked_lm", "none"):
         program.convert(tmp_path / "run", tmp_path / head, head=head)
-        exports.write_facts(dataclasses.replace(made, head=head), tmp_path / head)
-        model, _, complaints = exports.load(tmp_path / head)
+        exports.write_facts(pretrained.select(made, head), tmp_path / head)
+        model, _, complaints = reader.load(tmp_path / head)
         assert complaints == []
         assert model.config.hidden_size == (64 if head == "masked_lm" else 128)
 
@@ -422,7 +387,7 @@ def test_masks_are_filled_with_the_same_probabilities(tmp_path):
 
 
 def hidden_of(read, inputs):
-    graphdef, params = module_of(read)
+    graphdef, params = outputs.module_of(read)
     run = jax.jit(lambda params, rows: parameters.merge(graphdef, params).encoder(rows))
     return np.asarray(run(params, jax.tree.map(jnp.asarray, inputs)))
 
@@ -433,7 +398,7 @@ def test_logits_are_those_of_float64(tmp_path, name):
     rows = make_rows(padding=theirs.config.pad_token_id)
     with torch.no_grad():
         expected = theirs.double()(**their_inputs(rows, read)).logits.numpy()
-    model = parameters.merge(*module_of(read))
+    model = parameters.merge(*outputs.module_of(read))
     logits = our_logits(name, "masked_lm", model, jax.tree.map(jnp.asarray, rows))["labels"]
     shown = rows["input_mask"] != 0
     np.testing.assert_allclose(logits[shown], expected[shown], rtol=1e-5, atol=1e-5)
@@ -503,7 +468,7 @@ def test_a_classifier_pools_as_theirs(tmp_path, pooling, activation):
     rows = make_rows()
     with torch.no_grad():
         expected = theirs(**their_inputs(rows, read)).logits.numpy()
-    model = parameters.merge(*module_of(read, pooling=pooling))
+    model = parameters.merge(*outputs.module_of(read, pooling=pooling))
     np.testing.assert_allclose(model(jax.tree.map(jnp.asarray, rows)), expected, atol=2e-4)
     formats.write(read, tmp_path / "again", format="huggingface")
     again = type(theirs).from_pretrained(tmp_path / "again")
@@ -520,7 +485,7 @@ def test_the_head_over_masked_tokens_has_the_activation_of_every_head(tmp_path):
     rows = make_rows()
     with torch.no_grad():
         expected = theirs(**their_inputs(rows, read)).logits.numpy()
-    model = parameters.merge(*module_of(read))
+    model = parameters.merge(*outputs.module_of(read))
     batch = jax.tree.map(jnp.asarray, rows)
     positions = jnp.broadcast_to(jnp.arange(expected.shape[1]), expected.shape[:2])
     logits = model.mlm_logits(model.encoder(batch), positions)

@@ -17,26 +17,15 @@ from bertjax.convert import __main__ as convert  # noqa: E402
 from bertjax.convert import families, formats  # noqa: E402
 from bertjax.models import sentence_vectors  # noqa: E402
 from tests import finetuned_workdir  # noqa: E402
-from tests.convert import weights  # noqa: E402
 from tests.interop import exports  # noqa: E402
 
 MAX_LENGTH = 24
 TEXTS = ["w1 w2 w3", "", "w5", "w7 w8 w9 w1 w4", " ".join(f"w{n}" for n in range(60)), "w3 w2 w1"]
 
 
-def made(family_name, sentence, *, with_pooler=False):
+def made(family_name, sentence, **options):
     """A small model of a family with random weights far from zero."""
-    family = families.named(family_name)
-    config, vocabulary = exports.small(family, max_position_embeddings=40)
-    found = weights.make("none", config=config, vocabulary=vocabulary)
-    params = {
-        path: array
-        for path, array in found.params.items()
-        if with_pooler or not path.startswith("pooler")
-    }
-    model_type = family.model_type
-    found = dataclasses.replace(found, params=params, model_type=model_type)
-    return weights.for_sentences(found, sentence)
+    return exports.make_for_vectors(families.named(family_name), sentence, **options)
 
 
 def loaded(directory, heard, capfd):

@@ -10,6 +10,7 @@ from bertjax import config as config_lib
 from bertjax import jobs, train
 from bertjax.devices import sharding
 from bertjax.models.kernels import pallas_attention
+from bertjax.tasks import hybrid
 from bertjax.training import attention_trial, program
 from tests import small_records
 
@@ -95,6 +96,13 @@ def test_the_rotary_bases_of_all_phases_are_tried():
     job = jobs.JOBS["pretraining"].outline(job.config)
     tried = {rows.kernel[4:6] for rows in attention_trial._all_rows(job, "tpu")}
     assert tried == {(None, 10_000.0), (20, 10_000.0), (None, 500.0)}
+
+
+def test_both_kinds_of_rows_of_a_hybrid_run_are_tried():
+    job = job_of()
+    job = dataclasses.replace(job, task=hybrid.Hybrid(job.task.encoder))
+    orders = [rows.encoder.left_to_right for rows in attention_trial._all_rows(job, "tpu")]
+    assert orders == [False, False, True, True]  # of two layers
 
 
 def test_a_kernel_that_is_off_gives_no_number_or_does_not_compile_is_not_taken(

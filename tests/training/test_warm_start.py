@@ -242,6 +242,20 @@ def test_another_rotary_base_is_told_of(theirs, ours, phase, told, caplog):
     assert re.findall(r"--config\.(\S+) keeps it", caplog.text) == told
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours", "said"),
+    [
+        (False, True, "at its own position, and this run at the position before it"),
+        (True, False, "at the position before it, and this run at its own position"),
+        (True, True, ""),
+        (False, False, ""),
+    ],
+)
+def test_a_head_that_predicts_elsewhere_is_warned_of(theirs, ours, said, caplog):
+    warm_start.match(make_source(is_shifted=theirs), make_target(is_shifted=ours))
+    assert ("predicts a masked token at" in caplog.text) == bool(said) and said in caplog.text
+
+
 def test_a_run_begins_with_the_rotary_bases_of_its_first_phase(tmp_path, monkeypatch):
     config = smoke.get_config()
     config.model.update(
