@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from bertjax import config as config_lib
 from bertjax import jobs
-from bertjax.devices import sharding, xla_presets
+from bertjax.devices import cpu_products, sharding, xla_presets
 from bertjax.jobs import lengths
 from bertjax.models import parameters
 from bertjax.tasks import base, distillation, prediction
@@ -134,7 +134,7 @@ def _of_model(job: jobs.Job, mesh: Mesh) -> Program:
     inputs_where = _step_input_shardings(learner.step_inputs, mesh, config.sharding)
     rows = sharding.batch_sharding(mesh)
     platform = mesh.devices.flat[0].platform
-    _compile_draws_fast(platform)
+    _compile_fast(platform, config.model.dtype)
     return Program(
         config=config,
         job=job,
@@ -190,12 +190,14 @@ def _of_embeddings(program: Program) -> Program:
     return dataclasses.replace(program, learner=learner, train_step=step)
 
 
-def _compile_draws_fast(platform: str) -> None:
-    """On GPU, has threefry's bits computed by JAX's kernel.
+def _compile_fast(platform: str, dtype: str) -> None:
+    """On GPU, has threefry's bits computed by JAX's kernel; on CPU, products of bfloat16.
 
-    Otherwise its rounds are unrolled into every parameter's initialization, which takes XLA most of
-    a minute for BERT-base (docs/performance.md).
+    Otherwise threefry's rounds are unrolled into every parameter's initialization, which takes XLA
+    most of a minute for BERT-base (docs/performance.md).
     """
+    if platform == "cpu" and dtype == "bfloat16":
+        cpu_products.round_behind()
     if platform == "gpu":
         jax.config.update("jax_threefry_gpu_kernel_lowering", True)
 
