@@ -45,10 +45,6 @@ def test_products_and_their_gradients_have_a_float32_result(rounded):
     assert results(product, jnp.float16) == ["f16"]
 
 
-def test_without_it_they_have_none():
-    assert results(lambda x, y: product(x, y) * 1, jnp.bfloat16) == ["bf16"]
-
-
 def test_the_value_is_the_exact_one_rounded_once(rounded):
     x, y = factors(jnp.bfloat16)
     exact = np.einsum("bld,df->blf", *(np.asarray(it, np.float64) for it in (x, y)))
