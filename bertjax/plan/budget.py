@@ -163,7 +163,7 @@ def fill(
         entry = Entry(name, size[1], size[0], rate, tokens)
         seen = entry.tokens_per_parameter
         if not with_all and seen is not None and seen < LEAST_SHARE * enough:
-            stopped = f"not planned: {name}, a smaller one, sees {seen:,.2g} a parameter"
+            stopped = f"not planned: {name}, a smaller one, sees {seen:,.1f} a parameter"
         yield entry
 
 

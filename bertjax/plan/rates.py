@@ -63,7 +63,7 @@ def estimated(config: ml_collections.ConfigDict, on_target: planner.Planner) -> 
     counted = compiled.count_bytes(program, program.job.phases[0])
     fixed = counted.parameters + counted.optimizer
     growing = _least_activations(program)  # bytes that shrink with the micro-batch
-    choices = _micro_batches(program)
+    choices = _micro_batches(program, program.job.phases)
     while choices := [number for number in choices if fixed + growing / number <= limit]:
         number = choices.pop(0)
         changed = config.copy_and_resolve_references()
@@ -104,15 +104,15 @@ def _least_activations(program: program_lib.Program) -> float:
     return LEAST_ACTIVATION_BYTES * model.num_hidden_layers * model.hidden_size * tokens
 
 
-def _micro_batches(program: program_lib.Program) -> list[int]:
-    """Returns the numbers of micro-batches that divide the batch of every phase, smallest first.
+def _micro_batches(program: program_lib.Program, phases: Sequence[jobs.Phase]) -> list[int]:
+    """Returns the numbers of micro-batches that divide the batch of each phase, smallest first.
 
     They are multiples of the config's own.
     """
     task, least = program.job.task, program.config.gradient_accumulation_steps
     rows = task.row_unit if isinstance(task, tasks.HasKindsOfRows) else 1
     unit = program.mesh.shape[sharding.DATA] * rows * least
-    most = math.gcd(*(phase.global_batch_size // unit for phase in program.job.phases))
+    most = math.gcd(*(phase.global_batch_size // unit for phase in phases))
     return [least * number for number in range(1, most + 1) if most % number == 0]
 
 
@@ -143,7 +143,7 @@ def measured(config: ml_collections.ConfigDict, on_target: planner.Planner) -> R
 def _batch_sizes(program: program_lib.Program, phase: jobs.Phase) -> list[int]:
     """Returns the parts of a phase's batch that take a few seconds to measure, largest first."""
     most = MOST_TOKENS[program.mesh.devices.flat[0].platform] * program.mesh.size
-    sizes = [phase.global_batch_size // number for number in _micro_batches(program)]
+    sizes = [phase.global_batch_size // number for number in _micro_batches(program, [phase])]
     return [size for size in sizes if size * phase.max_seq_length <= most] or sizes[-1:]
 
 

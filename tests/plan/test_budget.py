@@ -212,6 +212,11 @@ def test_a_measured_step_says_which_part_of_the_batch_it_took(monkeypatch):
     rate = rates.measured(make_config(global_batch_size=96), on_cpu)  # 32 of 64 tokens are 2,048
     assert rate == rates.Rate(32 * 64 / 0.5, "measured", "by steps of 32 of 96 rows")
     assert rates.measured(make_config(), on_cpu).note == "by steps of 32 rows"
+    config = make_config(global_batch_size=96)
+    with config.phases.unlocked():
+        config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
+    config.phases.phase2.global_batch_size = 5
+    assert rates.measured(config, on_cpu).note == "by steps of 32 of 96 and 5 rows"
     monkeypatch.setattr(rates, "_memory", lambda target: 1000)
     assert "does not fit: parameters, gradients" in rates.measured(make_config(), on_cpu).note
 
