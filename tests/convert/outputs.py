@@ -1,4 +1,4 @@
-"""What our modules compute from weights of any head, in the order of transformers' outputs."""
+"""The outputs of our modules for weights of any head, in the order of transformers."""
 
 import functools
 

@@ -2,7 +2,7 @@
 
     python -m tests.readers --directory=DIR [--environments=transformers-5,onnx]
 
-writes DIR/exports with our outputs beside them, makes DIR/NAME of requirements-NAME.txt for each
+writes DIR/exports with our outputs, makes DIR/NAME of requirements-NAME.txt for each
 environment that is not there yet, runs `reader.py` in it, and prints a table, which DIR/table.md
 holds, too. An environment has 1 GB, that of PyLate 5.
 """

@@ -33,7 +33,7 @@ AUTO = {
     "question_answering": "AutoModelForQuestionAnswering",
     "multiple_choice": "AutoModelForMultipleChoice",
 }
-# What a reader says of every model of its kind.
+# Messages that a reader has for every model of its kind.
 OF_EVERY_MODEL = (
     "BertForMaskedLM has generative capabilities",  # transformers 4.48, of its own class
     "No sentence-transformers model found with name",  # PyLate, of every plain encoder
