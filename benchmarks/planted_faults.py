@@ -6,12 +6,12 @@ The text is made by a small grammar, so that the records, and the reference curv
 are the same on every machine. Three more seeds are healthy. Each run takes about a minute of two
 cores; a run that is finished is not done again.
 
-Seen on 2026-11-27: nothing on seeds 3, 4 and 5 (nor on any of six against three others). Ten of
-thirteen were trained to the end, and all ten named: random labels, masks on padding, wrong order,
-half of the data, held-out text, the rate ten times, the rate a tenth, frozen embeddings, no
+Seen on 2026-11-27: nothing on seeds 3, 4 and 5 (nor on any of six against three others). Twelve of
+thirteen are named: random labels, masks on padding, wrong order, half of the data, held-out text,
+the rate ten times, the rate a tenth, no warm-up, a decay that ends early, frozen embeddings, no
 clipping, and weight decay ten times (as an option that differs, while the loss stays in its band).
-Runs without warm-up and with a decay that ends early were named before they ended. Labels shifted
-by one are still to be run.
+Labels shifted by one are not: no option differs, and the token after a masked one is about as easy
+to tell in this grammar (0.19 nats above the reference, where its seeds allow 0.20).
 """
 
 from __future__ import annotations
