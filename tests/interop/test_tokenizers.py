@@ -1,5 +1,6 @@
 """Tokenizers of our exports in transformers: the ids of every kind of vocabulary are ours."""
 
+import dataclasses
 import json
 
 import pytest
@@ -119,6 +120,22 @@ def test_auto_tokenizer_gives_our_ids(
     read = formats.read(tmp_path / "hf")
     assert read.vocabulary.describe() == ours.describe()
     assert read.family.model_type == name
+
+
+@pytest.mark.parametrize("name", ["roberta", "xlm-roberta"])
+def test_the_second_text_has_its_segment_where_a_roberta_has_two(tmp_path, heard, name):
+    config, ours = exports.small(families.named(name), max_position_embeddings=16)
+    config = dataclasses.replace(config, type_vocab_size=2)
+    made = weights.make("masked_lm", config=config, vocabulary=ours)
+    formats.write(made, tmp_path, format="huggingface")
+    heard.clear()
+    pair = transformers.AutoTokenizer.from_pretrained(tmp_path)("w1 w2", "w3")
+    assert heard.messages == []
+    a, b = ours.encode("w1 w2"), ours.encode("w3")
+    assert pair["input_ids"] == [ours.cls_id, *a, ours.sep_id, ours.sep_id, *b, ours.sep_id]
+    assert pair["token_type_ids"] == [0] * (len(a) + 3) + [1] * (len(b) + 1)
+    read = formats.read(tmp_path)
+    assert read.config.type_vocab_size == 2 and read.vocabulary.encode("w1 w2") == a
 
 
 @pytest.mark.parametrize("name", sentence_piece.PIECES)

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertjax import models
 from bertjax.convert import names
-from bertjax.data import sentence_piece
+from bertjax.data import sentence_piece, token_ids
 
 # Fields of EncoderConfig that say how something is computed, not what: no file tells them.
 HOW = (
@@ -86,6 +86,11 @@ class Field:
         return value * self.times + self.more if self.kind is int else value
 
 
+# The field of tokenizer_config.json that says what a tokenizer gives a model.
+INPUTS, SEGMENTS = "model_input_names", "token_type_ids"
+WITH_SEGMENTS = ["input_ids", SEGMENTS, "attention_mask"]
+
+
 @dataclasses.dataclass(frozen=True)
 class TokenizerFiles:
     """The files of a tokenizer in a directory of weights, as transformers reads them.
@@ -107,6 +112,15 @@ class TokenizerFiles:
     ids: Mapping[str, str]
     pieces: sentence_piece.Pieces | None = None
     unread: str = ""
+
+    def with_segments(self) -> TokenizerFiles:
+        """Returns the files with which the second text of a pair has segment 1."""
+        if SEGMENTS in self.fields[INPUTS]:
+            return self
+        # Classes of families without segments never give them.
+        fields = {"tokenizer_class": token_ids.LIBRARY_CLASS, INPUTS: WITH_SEGMENTS}
+        pair = self.pair.replace("$B:0 {sep}:0", "$B:1 {sep}:1")
+        return dataclasses.replace(self, fields={**self.fields, **fields}, pair=pair)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -165,7 +165,7 @@ TOKENIZER = base.TokenizerFiles(
     fields={
         # For BertTokenizer transformers would build the rules of tokenizer.json anew.
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        base.INPUTS: base.WITH_SEGMENTS,
         "clean_up_tokenization_spaces": False,
     },
     single="{cls}:0 $A:0 {sep}:0",
