@@ -47,7 +47,10 @@ def names_of_bertjax(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bertjax"):
             module = importlib.import_module(node.module)
-            yield from ((module, alias.name) for alias in node.names)
+            for alias in node.names:
+                if hasattr(module, "__path__") and not hasattr(module, alias.name):
+                    importlib.import_module(f"{node.module}.{alias.name}")
+                yield module, alias.name
         elif isinstance(node, ast.Attribute):
             dotted = ast.unparse(node).split(".")
             if dotted[0] == "bertjax" and all(part.isidentifier() for part in dotted):
