@@ -64,12 +64,12 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     if weights.vocabulary is not None:
         for field, name in family.tokenizer.ids.items():
             config[field] = getattr(weights.vocabulary, name)
-        longest = sizes.max_position_embeddings
         files = family.tokenizer
-        if sizes.type_vocab_size > 1:
-            files = files.with_segments()
         huggingface_tokenizer.write_tokenizer(
-            weights.vocabulary, directory, files, max_length=longest
+            weights.vocabulary,
+            directory,
+            files.with_segments() if sizes.type_vocab_size > 1 else files,
+            max_length=sizes.max_position_embeddings,
         )
     text = json.dumps(config, indent=2, sort_keys=True)
     (directory / huggingface_config.CONFIG_FILE).write_text(text + "\n")

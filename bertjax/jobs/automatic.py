@@ -172,18 +172,19 @@ def _stored_lengths(config: ml_collections.ConfigDict, saved: Mapping[str, Any])
     is_bounded = config.budget.hours > 0 and config.budget.hours == saved["budget"]["hours"]
     if not (extend_to or is_bounded):
         return {}
-    phases = saved["phases"]
+    phases = {name: it for name, it in saved["phases"].items() if name in config.phases}
     lengths = {f"phases.{name}.{it}": phases[name][it] for name in phases for it in LENGTHS}
     if extend_to:
         *before, last = config_lib.phase_names(ml_collections.ConfigDict(saved))
-        steps = extend_to - sum(phases[name]["num_steps"] for name in before)
+        steps = extend_to - sum(saved["phases"][name]["num_steps"] for name in before)
         if steps < 1:
             raise ValueError(
                 f"config.budget.extend_to is {extend_to}; the last phase, {last}, begins at step "
                 f"{extend_to - steps}: give a later one"
             )
         values = zip(LENGTHS, (steps, 0.0, 0), strict=True)
-        lengths |= {f"phases.{last}.{it}": value for it, value in values}
+        if last in phases:  # else another recipe was given, which is refused with all differences
+            lengths |= {f"phases.{last}.{it}": value for it, value in values}
     return lengths | {"budget.extend_to": extend_to}
 
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import ml_collections
-import numpy as np
 from absl import logging
 
 from bertjax import jobs
@@ -23,13 +20,12 @@ from bertjax.devices import accelerators, sharding
 from bertjax.plan import compiled, estimates, planner
 from bertjax.tasks import base as tasks
 from bertjax.training import program as program_lib
+from bertjax.training import time_budget
 
 # Bytes that a step without remat keeps for each token, layer and unit of width, at least: 21 for
 # BERT-base, 42 for BERT-mini (docs/scaling.md). It spares compilations that cannot fit.
 LEAST_ACTIVATION_BYTES = 16
 
-MEASURED_SECONDS = 5.0  # of steps, about, after the first, which compiles
-MOST_STEPS = 50  # that are measured
 # Of a measured step and device. Larger batches do not make a CPU faster, and take its memory.
 MOST_TOKENS = {"cpu": 2_048, "gpu": 65_536}
 
@@ -179,37 +175,9 @@ def _tokens_per_second(
     program = on_target.build(one_phase)
     (phase,) = program.job.phases
     with jax.set_mesh(program.mesh):
-        return phase.tokens_per_step / _seconds_per_step(_stepper(program, phase))
-
-
-def _stepper(program: program_lib.Program, phase: jobs.Phase) -> Callable[[], None]:
-    """Returns a function that takes a training step, and waits for its end."""
-    rows = sharding.local_rows(program.mesh, phase.global_batch_size)
-    batches = program.job.data.train_batches(phase, start_step=phase.first_step, rows=rows)
-    step, inputs = program.in_phase(phase).train_step, program.placed_step_inputs()
-    train_state: Any = program.init(program.step_inputs.seed)
-
-    def take_step() -> None:
-        nonlocal train_state
-        batch = sharding.to_devices(next(batches), program.mesh, phase.global_batch_size)
-        train_state, _ = step(train_state, batch, inputs)
-        jax.block_until_ready(train_state)
-
-    return take_step
-
-
-def _seconds_per_step(take_step: Callable[[], None]) -> float:
-    def timed(count: int) -> float:
-        begun = time.monotonic()
-        for _ in range(count):
-            take_step()
-        return (time.monotonic() - begun) / count
-
-    take_step()  # compiles
-    seconds = timed(1)
-    if seconds >= MEASURED_SECONDS:
-        return seconds
-    return timed(int(np.clip(MEASURED_SECONDS / seconds, 2, MOST_STEPS)))
+        train_state = program.init(program.step_inputs.seed)
+        seconds, _ = time_budget.seconds_per_step(program, phase, train_state)
+    return phase.tokens_per_step / seconds
 
 
 def _memory(target: estimates.Target) -> float:

@@ -30,7 +30,7 @@ def bounded_steps(run: program.Program) -> dict[str, int]:
     seconds, steps = 0.0, dict.fromkeys((phase.name for phase in run.job.phases), 0)
     train_state = run.init(run.step_inputs.seed)
     for phase in run.job.phases:
-        each, train_state = _seconds_per_step(run, phase, train_state)
+        each, train_state = seconds_per_step(run, phase, train_state)
         seconds += each * phase.num_steps
         steps[phase.name] += phase.num_steps
     share = run.config.budget.hours * 3600 / seconds
@@ -41,9 +41,10 @@ def bounded_steps(run: program.Program) -> dict[str, int]:
     return {} if share >= 1 else {name: max(1, int(it * share)) for name, it in steps.items()}
 
 
-def _seconds_per_step(
+def seconds_per_step(
     run: program.Program, phase: jobs.Phase, train_state: state.TrainState
 ) -> tuple[float, state.TrainState]:
+    """Returns the seconds of a step of a phase, and the state after the steps that were timed."""
     rows = sharding.local_rows(run.mesh, phase.global_batch_size)
     batches = run.job.data.train_batches(phase, start_step=phase.first_step, rows=rows)
     step, inputs = run.in_phase(phase).train_step, run.placed_step_inputs()

@@ -124,7 +124,7 @@ def test_a_resumed_run_has_the_options_and_the_steps_that_it_began_with(
         return 1.0, train_state
 
     with monkeypatch.context() as patched:
-        patched.setattr(time_budget, "_seconds_per_step", of_a_second)
+        patched.setattr(time_budget, "seconds_per_step", of_a_second)
         run = train.prepare(hourly(directory, 3 / 3600), tmp_path / "run")
         assert run.job.last_step == run.config.phases.phase1.num_steps == 3
         assert run.config.evaluation.every_steps == 1  # a tenth of them, not of 9,000
@@ -137,6 +137,14 @@ def test_a_resumed_run_has_the_options_and_the_steps_that_it_began_with(
     again = train.prepare(config, tmp_path / "run").config.to_dict()
     assert again["model"] == before["model"] and again["phases"] == before["phases"]
     assert automatic.settle(config, None).model.hidden_size == 768
+
+
+def test_another_recipe_takes_no_lengths_of_phases_that_it_lacks():
+    saved = recipes.load("bert_base").to_dict()  # phase1 and phase2
+    other = recipes.load("babylm:mini")
+    other.budget.extend_to = 2_000_000
+    settled = automatic.settle(other, saved)  # what differs is listed by the resume
+    assert settled.phases.phase1.num_steps == saved["phases"]["phase1"]["num_steps"]
 
 
 @pytest.mark.slow

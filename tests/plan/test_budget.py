@@ -204,8 +204,7 @@ def test_flags_that_do_not_go_together_end_in_one_line(arguments, message):
 
 
 def test_a_measured_step_says_which_part_of_the_batch_it_took(monkeypatch):
-    monkeypatch.setattr(rates, "_seconds_per_step", lambda take_step: 0.5)
-    monkeypatch.setattr(rates, "_stepper", lambda program, phase: None)
+    monkeypatch.setattr(rates.time_budget, "seconds_per_step", lambda *of_run: (0.5, None))
     on_cpu = planner.Planner(
         estimates.Target("cpu", "cpu", "cpu", 1), jax.devices()[:1], True, None
     )
