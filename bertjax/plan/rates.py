@@ -26,7 +26,7 @@ from bertjax.training import time_budget
 # BERT-base, 42 for BERT-mini (docs/scaling.md). It spares compilations that cannot fit.
 LEAST_ACTIVATION_BYTES = 16
 
-# Of a measured step and device. Larger batches do not make a CPU faster, and take its memory.
+# The most tokens of a measured step and device. Larger batches make no CPU faster, but take memory.
 MOST_TOKENS = {"cpu": 2_048, "gpu": 65_536}
 
 
