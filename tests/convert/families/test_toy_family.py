@@ -95,8 +95,8 @@ def row(monkeypatch):
     monkeypatch.setitem(families.FAMILIES, "toy", TOY)
 
 
-def make(head="pretraining"):
-    made = weights.make(head)
+def make(head="pretraining", segments=2):
+    made = weights.make(head, config=dataclasses.replace(weights.CONFIG, type_vocab_size=segments))
     config = dataclasses.replace(made.config, hidden_act="relu")
     return dataclasses.replace(made, config=config, model_type="toy")
 
@@ -126,13 +126,20 @@ def test_what_is_written_speaks_its_language(tmp_path):
     for name in ("body.embeddings.words.weight", "classifier.dense.bias", "classifier.out.bias"):
         assert name in written
     assert not [name for name in written if "bert" in name or "pooler" in name or "query" in name]
-    tokenizer = json.loads((tmp_path / "toy" / "tokenizer_config.json").read_text())
-    assert tokenizer["model_input_names"] == ["input_ids", "attention_mask"]
     card = (tmp_path / "toy" / "README.md").read_text()
     assert "- toy\n" in card and "A Toy with" in card
     del fields["width"]  # which has a default
     (tmp_path / "toy" / "config.json").write_text(json.dumps(fields))
     assert formats.read(tmp_path / "toy").config.hidden_size == 32
+
+
+@pytest.mark.parametrize(
+    ("segments", "inputs"), [(1, ["input_ids", "attention_mask"]), (2, base.WITH_SEGMENTS)]
+)
+def test_its_tokenizer_gives_segments_where_the_model_has_two(tmp_path, segments, inputs):
+    formats.write(make(CLASSIFIER, segments), tmp_path / "toy", format="huggingface")
+    tokenizer = json.loads((tmp_path / "toy" / "tokenizer_config.json").read_text())
+    assert tokenizer["model_input_names"] == inputs
 
 
 def test_the_name_of_another_head_is_unused_and_not_double(tmp_path):
