@@ -17,7 +17,7 @@ from absl import flags, logging
 from etils import epath
 
 from bertjax.cli import command_line
-from bertjax.convert import formats, hub, model_card, pretrained, workdir
+from bertjax.convert import formats, hub, huggingface_write, model_card, pretrained, workdir
 from bertjax.data import directories
 from bertjax.models import pooling
 from bertjax.workdirs import checkpoint, reader, trained_positions, word_marks
@@ -35,6 +35,7 @@ def convert(
     step: str | int = checkpoint.NEWEST,
     ema: bool | None = None,
     license: str | None = None,
+    dtype: str = "float32",
     sentence_pooling: str | None = None,
     sentence_normalize: bool | None = None,
     overwrite: bool = False,
@@ -45,9 +46,9 @@ def convert(
 
     `head` is that of the model to write; None: the source's. `step` is that of a workdir, `ema` as
     in `reader.read`. With `sentence_pooling` any encoder is written as a model of sentence
-    embeddings, without a head, its vectors of length 1 with `sentence_normalize`. `push` is where
-    the directory goes besides; it stays here. `words` is the mark that names its branch, by default
-    the last one that the checkpoint reached.
+    embeddings, without a head, its vectors of length 1 with `sentence_normalize`. `dtype` is that
+    of `formats.write`. `push` is where the directory goes besides; it stays here. `words` is the
+    mark that names its branch, by default the last one that the checkpoint reached.
 
     Raises:
       FileNotFoundError, ValueError: as `formats.read` and `formats.write`, or because `license`
@@ -58,6 +59,8 @@ def convert(
     is_huggingface = format == "huggingface"
     if license is not None and not is_huggingface:
         raise ValueError(f"--license goes into a model card, and --format={format} has none")
+    if dtype != "float32" and not is_huggingface:
+        raise ValueError(f"--dtype={dtype} is of exports; --format={format} has float32 alone")
     if push is not None and not is_huggingface:
         raise ValueError(f"--push_to takes --format=huggingface; it is {format}")
     if push is not None:
@@ -83,7 +86,7 @@ def convert(
         logging.warning("Not part of the model, and left behind: %d (%s)", len(unused), shown)
     has_card = is_huggingface and not weights.export_fault
     card = model_card.text(weights, run=run, license=license) if has_card else None
-    formats.write(weights, target, format=format, card=card, overwrite=overwrite)
+    formats.write(weights, target, format=format, card=card, dtype=dtype, overwrite=overwrite)
     if push is not None:
         title = "Weights" if step_read is None else f"Weights of step {step_read}"
         hub.push(target, push, revision=revision, title=title)
@@ -164,6 +167,9 @@ def _define_flags() -> None:
     )
     flags.DEFINE_string("license", None, "Of the weights, for the model card: apache-2.0, mit ...")
     flags.DEFINE_enum(
+        "dtype", "float32", [*huggingface_write.DTYPES], "Type of the numbers in the export."
+    )
+    flags.DEFINE_enum(
         "sentence_pooling",
         None,
         [*pooling.POOLINGS],
@@ -191,7 +197,7 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is not a flag; give --from=PATH --to=DIR")
     options = flags.FLAGS.flag_values_dict()  # "from" is not an attribute that Python would take
-    names = ("format", "head", "step", "ema", "license", "overwrite")
+    names = ("format", "head", "step", "ema", "license", "dtype", "overwrite")
     names += ("sentence_pooling", "sentence_normalize")
     chosen = {name: options[name] for name in names}
     write = convert_all if options["all_words"] else convert

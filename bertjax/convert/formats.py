@@ -15,6 +15,7 @@ from bertjax.convert import (
     model_card,
     pretrained,
     sentence_transformers,
+    shipped,
     tensorflow1,
     workdir,
 )
@@ -30,14 +31,14 @@ class Format:
     `read` returns the weights at a path, with another head if one is given; `describe` returns
     their sizes and vocabulary, if possible without reading the weights. `vectors` returns how they
     make vectors of texts, None where they do not say. `write` fills a directory, with the text of a
-    README.md if the format has one; None: the format is only read.
+    README.md and a type of the numbers if the format has them; None: the format is only read.
     """
 
     marks: Callable[[Collection[str]], bool]
     read: Callable[[epath.PathLike, str | None], pretrained.Pretrained]
     describe: Callable[[epath.PathLike], pretrained.Description]
     vectors: Callable[[epath.PathLike], sentence_vectors.SentenceVectors | None]
-    write: Callable[[pretrained.Pretrained, epath.Path, str | None], None] | None = None
+    write: Callable[[pretrained.Pretrained, epath.Path, str | None, str], None] | None = None
 
 
 def _selected(weights: pretrained.Pretrained, head: str | None) -> pretrained.Pretrained:
@@ -50,7 +51,7 @@ FORMATS: dict[str, Format] = {
         read=lambda path, head: _selected(workdir.read(path), head),
         describe=workdir.describe,
         vectors=workdir.read_sentence_vectors,
-        write=lambda weights, directory, card: workdir.write(weights, directory),
+        write=lambda weights, directory, card, dtype: workdir.write(weights, directory),
     ),
     "huggingface": Format(
         marks=lambda names: any(
@@ -61,8 +62,11 @@ FORMATS: dict[str, Format] = {
         read=lambda path, head: huggingface_read.read(path, head=head),
         describe=huggingface_read.describe,
         vectors=huggingface_read.read_sentence_vectors,
-        write=lambda weights, directory, card: huggingface_write.write(
-            weights, directory, card=model_card.text(weights) if card is None else card
+        write=lambda weights, directory, card, dtype: huggingface_write.write(
+            weights,
+            directory,
+            card=model_card.text(weights) if card is None else card,
+            dtype=dtype,
         ),
     ),
     "tf1": Format(
@@ -80,11 +84,13 @@ WEIGHTS_SUFFIXES = (".safetensors", ".bin", ".safetensors.index.json", ".bin.ind
 def recognize(path: epath.PathLike) -> str:
     """Returns the key of FORMATS for what lies at `path`, a directory or a file of weights.
 
+    Here and below, `path` may be the name of a model that comes with bertjax, too.
+
     Raises:
       FileNotFoundError: if nothing is there.
       ValueError: if it is none of them, or more than one, listing what was looked for.
     """
-    path = epath.Path(path)
+    path = shipped.located(path)
     if not path.is_dir():
         return _recognize_file(path)
     matches = [name for name, is_there in _signs(path).items() if is_there]
@@ -112,7 +118,7 @@ def read(
     Raises:
       FileNotFoundError, ValueError: as `recognize`, the format's reader and `pretrained.select`.
     """
-    return FORMATS[format or recognize(path)].read(path, head)
+    return FORMATS[format or recognize(path)].read(shipped.located(path), head)
 
 
 def describe(path: epath.PathLike) -> pretrained.Description:
@@ -121,7 +127,7 @@ def describe(path: epath.PathLike) -> pretrained.Description:
     Raises:
       FileNotFoundError, ValueError: as `recognize` and the format's own.
     """
-    return FORMATS[recognize(path)].describe(path)
+    return FORMATS[recognize(path)].describe(shipped.located(path))
 
 
 def vectors(path: epath.PathLike) -> sentence_vectors.SentenceVectors | None:
@@ -130,7 +136,7 @@ def vectors(path: epath.PathLike) -> sentence_vectors.SentenceVectors | None:
     Raises:
       FileNotFoundError, ValueError: as `recognize` and the format's own.
     """
-    return FORMATS[recognize(path)].vectors(path)
+    return FORMATS[recognize(path)].vectors(shipped.located(path))
 
 
 def write(
@@ -139,13 +145,15 @@ def write(
     *,
     format: str,
     card: str | None = None,
+    dtype: str = "float32",
     overwrite: bool = False,
 ) -> None:
     """Writes `directory`, whole or not at all: a draft is renamed when it is complete.
 
     A stop leaves the old or the new directory complete, see `directories.replace`.
 
-    `card` is the README.md of the format "huggingface"; None: one that describes the weights.
+    `card` is the README.md of the format "huggingface", None: one that describes the weights;
+    `dtype` is the type of its numbers, a key of `huggingface_write.DTYPES`.
 
     Raises:
       ValueError: if the directory exists and `overwrite` is false or it holds something else than
@@ -162,7 +170,7 @@ def write(
     target = directories.real_path(directory)  # what a link points to is written, not the link
     check_target(target, overwrite=overwrite)
     with directories.drafting(target) as draft:
-        WRITERS[format](weights, draft, card)
+        WRITERS[format](weights, draft, card, dtype)
         check_target(target, overwrite=overwrite)  # again: another process may have been faster
         directories.replace(draft, target, "weights")
     logging.info("Wrote %s (%s), %d parameters", target, format, weights.num_parameters)

@@ -1,6 +1,6 @@
 """Writes a directory that transformers loads: weights, config, tokenizer and model card.
 
-Weights are float32 in torch's layout, under the names that transformers saves them by, the tied
+Weights are in torch's layout, under the names that transformers saves them by, the tied
 ones once. The head decides the architecture.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+import ml_dtypes
 import numpy as np
 from etils import epath
 
@@ -25,8 +26,18 @@ CARD_FILE = "README.md"
 POOLER = "pooler.dense.kernel"  # our path
 
 
-def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: str) -> None:
-    """Writes the directory's files; `card` is the text of its README.md.
+# Types of the numbers of an export: NumPy's type, and the name in safetensors.
+DTYPES = {
+    "float32": (np.dtype("<f4"), "F32"),
+    "float16": (np.dtype("<f2"), "F16"),
+    "bfloat16": (np.dtype(ml_dtypes.bfloat16), "BF16"),
+}
+
+
+def write(
+    weights: pretrained.Pretrained, directory: epath.PathLike, *, card: str, dtype: str = "float32"
+) -> None:
+    """Writes the directory's files; `card` is the text of its README.md, `dtype` a key of DTYPES.
 
     Raises:
       ValueError: if a parameter has no name there, or the vocabulary no counterpart.
@@ -56,7 +67,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     if head == "none":  # then transformers saves the names without the prefix, too
         tensors = {name.removeprefix(family.prefix): array for name, array in tensors.items()}
     directory.mkdir(parents=True, exist_ok=True)
-    config["dtype"] = "float32"
+    config["dtype"] = dtype
     if weights.is_regression:
         config["problem_type"] = huggingface_config.REGRESSION
     if weights.is_multi_label:
@@ -74,7 +85,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     text = json.dumps(config, indent=2, sort_keys=True)
     (directory / huggingface_config.CONFIG_FILE).write_text(text + "\n")
     (directory / CARD_FILE).write_text(card)
-    write_safetensors(tensors, directory / WEIGHTS_FILE)
+    write_safetensors(tensors, directory / WEIGHTS_FILE, dtype)
     if weights.sentence is not None and head == "none":
         sentence_transformers.write(
             weights.sentence,
@@ -87,26 +98,39 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
             ours = f"projections.{number}"
             params = {path: x for path, x in weights.params.items() if path.startswith(f"{ours}.")}
             tensors = names.to_theirs(params, names.torch_dense("linear", ours))
-            write_safetensors(tensors, place / WEIGHTS_FILE)
+            write_safetensors(tensors, place / WEIGHTS_FILE, dtype)
 
 
-def write_safetensors(tensors: Mapping[str, np.ndarray], path: epath.Path) -> None:
-    """Writes float32 arrays, one after the other, without a second copy in memory.
+def write_safetensors(
+    tensors: Mapping[str, np.ndarray], path: epath.Path, dtype: str = "float32"
+) -> None:
+    """Writes float32 arrays as `dtype`, one after the other, without a second copy in memory.
 
     The library's own writer would hold all bytes once more. Source: the safetensors format: the
     header's length in 8 bytes, the header in JSON padded to 8 bytes, the data as
     little-endian numbers.
+
+    Raises:
+      ValueError: if a finite number is too large for `dtype`.
     """
+    numbers, title = DTYPES[dtype]
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name in sorted(tensors):
-        start, end = end, end + tensors[name].size * 4
+        start, end = end, end + tensors[name].size * numbers.itemsize
         shape = list(tensors[name].shape)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+        header[name] = {"dtype": title, "shape": shape, "data_offsets": [start, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
     with path.open("wb") as file:
         file.write(len(encoded).to_bytes(8, "little"))
         file.write(encoded)
         for name in sorted(tensors):
-            file.write(np.ascontiguousarray(tensors[name], "<f4").data)
+            with np.errstate(over="ignore"):  # said below, with the parameter's name
+                rounded = np.ascontiguousarray(tensors[name], numbers)
+            if (np.isinf(rounded) & np.isfinite(tensors[name])).any():
+                raise ValueError(
+                    f"{name} has {np.abs(tensors[name]).max():g}, which is too large for {dtype}: "
+                    "write it as float32"
+                )
+            file.write(rounded.view(np.uint8).data)

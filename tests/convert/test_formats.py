@@ -93,8 +93,8 @@ def test_weights_are_replaced_only_when_asked_and_other_things_never(tmp_path):
 def test_of_two_writers_at_once_the_second_is_refused(tmp_path, monkeypatch):
     first, write = weights.make(), formats.WRITERS["huggingface"]
 
-    def write_later(made, draft, card):
-        write(made, draft, card)
+    def write_later(made, draft, *options):
+        write(made, draft, *options)
         formats.write(first, tmp_path / "out", format="bertjax")
 
     monkeypatch.setitem(formats.WRITERS, "huggingface", write_later)

@@ -1,11 +1,14 @@
 """Claims about the directories that are written for transformers, without transformers."""
 
+import dataclasses
 import json
 
+import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
 
+from bertjax.convert import __main__ as convert
 from bertjax.convert import formats, huggingface_read, huggingface_write, pretrained
 from bertjax.data import sentence_piece
 from tests.convert import weights
@@ -37,6 +40,28 @@ def test_a_model_without_a_head_has_names_without_prefix_and_a_tagger_no_pooler(
     assert "pooler.dense.kernel" in tagger.params
     huggingface_write.write(tagger, tmp_path / "tagger", card="")
     assert "pooler.dense.kernel" not in huggingface_read.read(tmp_path / "tagger").params
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"), [("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)]
+)
+def test_numbers_of_half_the_size_are_rounded_once_and_never_become_infinite(
+    tmp_path, name, numbers
+):
+    made = weights.make()
+    formats.write(made, tmp_path / "whole", format="huggingface")
+    formats.write(made, tmp_path / "half", format="huggingface", dtype=name)
+    sizes = [(tmp_path / it / "model.safetensors").stat().st_size for it in ("whole", "half")]
+    assert sizes[1] < 0.55 * sizes[0]
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == name
+    rounded = {path: x.astype(numbers).astype(np.float32) for path, x in made.params.items()}
+    weights.assert_equal(formats.read(tmp_path / "half"), dataclasses.replace(made, params=rounded))
+    large = {**made.params, "mlm_head.bias": np.full_like(made.params["mlm_head.bias"], 1e5)}
+    formats.write(dataclasses.replace(made, params=large), tmp_path / "large", format="huggingface")
+    if name == "float16":
+        with pytest.raises(ValueError, match=r"cls.predictions.bias has 100000, .* for float16"):
+            convert.convert(tmp_path / "large", tmp_path / "out", dtype=name)
+        assert not (tmp_path / "out").exists()
 
 
 def test_models_that_cannot_be_spelled_out_are_refused_and_kept_elsewhere(tmp_path):
