@@ -6,14 +6,16 @@
 # SOURCES has the texts that babylm_corpus.py names, and blimp/pairs.jsonl.xz (BLiMP's pairs in one
 # file). Everything goes into DIR. The same command goes on where it stopped: what is there is kept,
 # and a training resumes. TRAINING_OPTIONS are further options of each training, such as
-# --config.model.dtype=bfloat16 on a CPU that computes in it.
+# --config.model.dtype=bfloat16 on a CPU that computes in it. STEPS=14649 (60 M tokens) trains longer,
+# into DIR/OBJECTIVE_14649; babylm_scores.sh has the other scores of such a run.
 set -euo pipefail
 
 sources=$1 dir=$2
 shift 2
 cd "$(dirname "$0")/.."
+steps=${STEPS:-3662}
 
-# Objective -> its options beyond the recipe babylm:mini. All train on 3,662 x 32 rows of 128: 15 M tokens.
+# Objective -> its options beyond the recipe babylm:mini. All train on steps x 32 rows of 128: 15 M tokens.
 declare -A objectives=(
   [hybrid]="--config=babylm:mini"
   [masked]="--config=babylm:mini --config.pretraining.objective=masked_tokens"
@@ -59,8 +61,8 @@ for name in "${@:-hybrid}"; do
     data="--config.data.train_dir=$dir/train --config.data.eval_dir=$dir/heldout"
   fi
   # shellcheck disable=SC2086
-  python -m bertjax.train --workdir="$dir/$name" ${objectives[$name]} $data \
-    --config.phases.phase1.num_epochs=0 --config.phases.phase1.num_steps=3662 \
-    --config.evaluation.every_steps=3662 --config.evaluation.pairs_per_paradigm=100 \
+  python -m bertjax.train --workdir="$dir/$name${STEPS:+_$STEPS}" ${objectives[$name]} $data \
+    --config.phases.phase1.num_epochs=0 --config.phases.phase1.num_steps="$steps" \
+    --config.evaluation.every_steps="$steps" --config.evaluation.pairs_per_paradigm=100 \
     --config.evaluation.pairs_file="$sources/blimp/pairs.jsonl.xz" ${TRAINING_OPTIONS:-}
 done
