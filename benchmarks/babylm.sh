@@ -45,7 +45,7 @@ packed="--packing=best_fit --pair_objective=none --mask=none --short_seq_prob=0 
 # records NAME TEXT OPTIONS
 records() {
   [ -e "$dir/$1" ] || python -m data_pipelines.build --input="$dir/text/$2.txt" \
-    --vocabulary="$dir/vocabulary" --output="$dir/$1" --max_seq_length=128 ${@:3}
+    --vocabulary="$dir/vocabulary" --output="$dir/$1" --max_seq_length=128 "${@:3}"
 }
 
 for name in "${@:-hybrid}"; do
