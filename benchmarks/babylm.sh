@@ -6,8 +6,8 @@
 # SOURCES has the texts that babylm_corpus.py names, and blimp/pairs.jsonl.xz (BLiMP's pairs in one
 # file). Everything goes into DIR. The same command goes on where it stopped: what is there is kept,
 # and a training resumes. TRAINING_OPTIONS are further options of each training, such as
-# --config.model.dtype=bfloat16 on a CPU that computes in it. STEPS=14649 (60 M tokens) trains longer,
-# into DIR/OBJECTIVE_14649; babylm_scores.sh has the other scores of such a run.
+# --config.model.dtype=bfloat16 on a CPU that computes in it, or --config.seed=1. With STEPS=14649
+# SUFFIX=_60M a run has 60 M tokens and is in DIR/OBJECTIVE_60M; babylm_scores.sh scores it further.
 set -euo pipefail
 
 sources=$1 dir=$2
@@ -61,7 +61,7 @@ for name in "${@:-hybrid}"; do
     data="--config.data.train_dir=$dir/train --config.data.eval_dir=$dir/heldout"
   fi
   # shellcheck disable=SC2086
-  python -m bertjax.train --workdir="$dir/$name${STEPS:+_$STEPS}" ${objectives[$name]} $data \
+  python -m bertjax.train --workdir="$dir/$name${SUFFIX:-}" ${objectives[$name]} $data \
     --config.phases.phase1.num_epochs=0 --config.phases.phase1.num_steps="$steps" \
     --config.evaluation.every_steps="$steps" --config.evaluation.pairs_per_paradigm=100 \
     --config.evaluation.pairs_file="$sources/blimp/pairs.jsonl.xz" ${TRAINING_OPTIONS:-}
