@@ -10,6 +10,7 @@ end of each run. The figure has them, too, and BLiMP by words seen for each read
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -85,10 +86,9 @@ def draw(of_runs: Mapping[str, Mapping[str, float]], scores: pathlib.Path | None
     left.axhline(50, color="gray", linewidth=0.8)
     left.set_ylabel("BLiMP, accuracy in percent")
     left.legend(fontsize=8)
-    for panel in right:
-        for reading in READINGS:
-            words, accuracies = by_words(scores, reading)
-            panel.plot(words, accuracies, marker="o", markersize=3, label=reading)
+    for panel, reading in itertools.product(right, READINGS):
+        words, accuracies = by_words(scores or pathlib.Path(), reading)
+        panel.plot(words, accuracies, marker="o", markersize=3, label=reading)
         panel.set_xlabel("words seen, in millions")
         panel.legend(fontsize=8)
     return picture
