@@ -100,6 +100,7 @@ def built(corpus, **changes) -> records.RecordSet:
 def halves(record_set, batches) -> tuple[int, float]:
     """The number of words that are masked in part, and the share of masked tokens."""
     vocabulary = tokenizer.load(record_set.directory)
+    places_of = [PLACES.get(one, ("", 0)) for one in vocabulary.vocabulary]
     in_part = masked = tokens = 0
     for batch in batches:
         assert records.WORDS_FEATURE not in batch
@@ -110,7 +111,7 @@ def halves(record_set, batches) -> tuple[int, float]:
             is_masked = np.zeros(len(ids), bool)
             is_masked[places] = True
             masked, tokens = masked + len(places), tokens + batch["input_mask"][row].sum()
-            found = [PLACES.get(vocabulary.token(token_id), ("", 0)) for token_id in ids.tolist()]
+            found = [places_of[token_id] for token_id in ids.tolist()]
             for at in range(1, len(ids)):
                 (word, place), (last, before) = found[at], found[at - 1]
                 is_inside = bool(word) and word == last and place == before + 1

@@ -701,6 +701,7 @@ def test_before_training_the_means_of_old_pieces_are_better_than_random_rows(tmp
         small_records.write(tmp_path / name, known=new, is_alike=True, seed=seed)
     made = make_config(tmp_path / "old", **{"phases.phase1.num_steps": 120})
     made.update(global_batch_size=16)
+    made.checkpoint.save_every_steps = 120
     train.train(made, tmp_path / "run")
     made.data.update(
         train_dir=str(tmp_path / "new"), eval_dir=str(tmp_path / "heldout"), eval_may_overlap=True
