@@ -137,11 +137,16 @@ def _model() -> ml_collections.ConfigDict:
     model.embedding_projection = "if_needed"  # if_needed (their width is another) | always
     model.num_hidden_groups = 0  # groups of layers that share parameters (ALBERT: 1); 0: no sharing
     model.inner_group_num = 1  # consecutive layers with parameters of their own in a group
-    model.embeddings = "learnt"  # kind of embeddings: learnt (words, positions, segments)
+    # Kind of embeddings: learnt (words, positions, segments) | token_dropout (words, ESM-2)
+    model.embeddings = "learnt"
+    model.mask_id = 0  # token_dropout: id of the mask, whose vectors are zero
     model.position_embedding = "learnt"  # learnt (a table) | rotary (queries and keys turn)
     model.rotary_base = 10_000.0  # rotary: larger for longer texts
     model.local_rotary_base = 0.0  # rotary: that of layers with a window; 0: rotary_base
-    model.layer = "post_norm"  # kind of layer: post_norm (BERT) | pre_norm (ModernBERT)
+    model.rotary_angles = "exact"  # rotary: exact | float16 (rounded, as the released ESM-2)
+    # Kind of layer: post_norm (BERT) | pre_norm (ModernBERT) | full_pre_norm (ESM-2, ViT: a norm
+    # before the first attention, too)
+    model.layer = "post_norm"
     model.feed_forward = "plain"  # kind of feed-forward in it: plain | gated (GeGLU, SwiGLU)
     model.norm = "layer_norm"  # layer_norm | scale_only (LayerNorm without bias) | rms_norm
     model.use_bias = True  # False: dense layers of encoder and heads have none, but the last ones

@@ -6,6 +6,7 @@ files (optimizers, other frameworks' weights, model cards) are ignored.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -69,6 +70,9 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     weights_file = _weights_file(path)
     weights = _unwrapped(read_weights(weights_file))
     try:
+        told = {name: tell(sizes, weights) for name, tell in family.of_weights.items()}
+        sizes = dataclasses.replace(sizes, **told)
+        description = dataclasses.replace(description, encoder=sizes)
         weights = names.unfuse(untie(weights, family), family.fused, spelling=family.spelling)
         if head is None and is_of_sentences:
             head = "none"  # whatever else its weights hold

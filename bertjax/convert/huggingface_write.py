@@ -64,6 +64,7 @@ def write(
     params = {path: array for path, array in weights.params.items() if not is_beside(path)}
     params = {**family.completion(sizes), **params}
     tensors = names.fuse(names.to_theirs(params, table), family.fused)
+    tensors |= family.constants(sizes)
     if head == "none":  # then transformers saves the names without the prefix, too
         tensors = {name.removeprefix(family.prefix): array for name, array in tensors.items()}
     directory.mkdir(parents=True, exist_ok=True)

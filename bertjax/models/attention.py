@@ -49,7 +49,7 @@ class SelfAttention(nnx.Module):
         implementation: str = "xla",
         window: int | None = None,
         left_to_right: bool = False,
-        rotary_base: float | None = None,
+        rotary_base: rotary.Base | None = None,
         use_bias: bool = True,
         output_stddev: float | None = None,
     ):
@@ -130,7 +130,7 @@ def attend(
     dropout_rate: float,
     key: PRNGKeyArray | None,
     implementation: str = "xla",
-    rotary_base: float | None = None,
+    rotary_base: rotary.Base | None = None,
 ) -> Float[Array, "batch length heads head"]:
     """Returns the average of the `values` that are seen, weighted by softmax in float32.
 
@@ -198,7 +198,7 @@ class _Options(NamedTuple):
 
     rate: float
     kernels: tuple[str, ...]
-    rotary_base: float | None
+    rotary_base: rotary.Base | None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))

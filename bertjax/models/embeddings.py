@@ -10,11 +10,15 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from bertjax.models import layers, parts, placement, visibility
 from bertjax.models.encoder_config import EncoderConfig
 from bertjax.models.placement import DATA
+
+# The share of masks that ESM-2 was trained with: 15% of the tokens, 80% of them as [MASK].
+# Source: facebookresearch/esm, esm/model/esm2.py, forward.
+TRAINED_MASK_SHARE = 0.15 * 0.8
 
 
 class WordEmbeddings(nnx.Embed):
@@ -138,3 +142,47 @@ class LearntEmbeddings(nnx.Module):
                 f"max_position_embeddings = {table.shape[0] - first}"
             )
         return table[first : first + length][None]
+
+
+class TokenDropoutEmbeddings(nnx.Module):
+    """Word embeddings alone, those of masks and of padding zero: ESM-2's, without norm or dropout.
+
+    A sequence with m masks among its n tokens, special ones too, is multiplied by 0.88 / (1 - m/n),
+    as dropout does: masks take as much from the sums of attention in every sequence, and in those
+    without a mask, too. Source: facebookresearch/esm, esm/model/esm2.py, forward; Rives et al. 2021,
+    appendix. Only tokens that are `mask_id` count, not others that are to be predicted.
+    """
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        init = layers.INITIALIZERS[config.initializer](config.initializer_range)
+        self.word = WordEmbeddings(
+            config.vocab_size, config.hidden_size, embedding_init=init, rngs=rngs
+        )
+        self.mask_id = config.mask_id
+        self.dtype = jnp.dtype(config.dtype)
+
+    def __call__(
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "batch length hidden"]:
+        """Reads `input_ids`, and what may see what."""
+        del key
+        ids, visible = inputs["input_ids"], visibility.of(inputs)
+        is_mask = (ids == self.mask_id) & visible.is_real
+        kept = jnp.where(is_mask | ~visible.is_real, 0.0, 1.0)
+        masks, tokens = (_in_sequence(it, visible) for it in (is_mask, visible.is_real))
+        # A sequence of masks alone is zero, whatever its factor is.
+        unmasked = jnp.maximum(tokens - masks, 1.0) / jnp.maximum(tokens, 1.0)
+        factors = kept * (1 - TRAINED_MASK_SHARE) / unmasked
+        return (self.word(ids) * factors[:, :, None]).astype(self.dtype)
+
+
+def _in_sequence(
+    is_counted: Bool[Array, "batch length"], visible: visibility.Visibility
+) -> Float[Array, "batch places"]:
+    """Returns the number of positions that count in the sequence of each position of a row."""
+    counted = is_counted.astype(jnp.float32)
+    if visible.sequence_ids is None:
+        return counted.sum(axis=1, keepdims=True)
+    numbers = visible.sequence_ids
+    is_same = numbers[:, :, None] == numbers[:, None, :]
+    return jnp.where(is_same, counted[:, None, :], 0.0).sum(axis=2)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,12 +29,17 @@ from bertjax.models import (
 from bertjax.models.encoder_config import REMAT_POLICIES, EncoderConfig
 
 # Name -> the module that a config makes. Another part is a module and a row here.
-EMBEDDINGS: dict[str, Callable[..., nnx.Module]] = {"learnt": embeddings.LearntEmbeddings}
+EMBEDDINGS: dict[str, Callable[..., nnx.Module]] = {
+    "learnt": embeddings.LearntEmbeddings,
+    "token_dropout": embeddings.TokenDropoutEmbeddings,
+}
 LAYERS: dict[str, Callable[..., nnx.Module]] = {
     "post_norm": encoder_layers.PostNormLayer,
     "pre_norm": encoder_layers.PreNormLayer,
+    "full_pre_norm": functools.partial(encoder_layers.PreNormLayer, has_normalized_input=False),
 }
-UNNORMALIZED = ("pre_norm",)  # layers whose output is not normalized: a norm follows the last
+# Layers whose output is not normalized: a norm follows the last.
+UNNORMALIZED = ("pre_norm", "full_pre_norm")
 encoder_config.CHOICES.update(
     embeddings=EMBEDDINGS, layer=LAYERS, feed_forward=feed_forwards.FEED_FORWARDS
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from bertjax.models import activations, attention, layers, norms
+from bertjax.models import activations, attention, layers, norms, rotary
 from bertjax.models.kernels import pallas_attention
 
 DTYPES = ("float32", "bfloat16")
@@ -44,10 +44,13 @@ MOST = {
     "language_embeddings": 100_000,
 }
 
+OF_TOKENS = ("learnt", "token_dropout")  # embeddings that are a table of a vocabulary
+
 # Field -> its values. `encoder` adds the tables of parts, which read this config.
 CHOICES: dict[str, Any] = {  # a sequence of names, or a mapping from names to parts
     "embedding_projection": ("if_needed", "always"),
     "position_embedding": ("learnt", "rotary"),
+    "rotary_angles": ("exact", "float16"),
     "attention": attention.IMPLEMENTATIONS,
     "hidden_act": activations.ACTIVATIONS,
     "initializer": layers.INITIALIZERS,
@@ -74,7 +77,8 @@ class EncoderConfig:
 
     Fields that change nothing get one value, so that equal encoders have equal configs:
     `embedding_projection` "if_needed" where widths differ, `local_rotary_base` 0 where it is
-    `rotary_base` or there is no window, `global_every` 1 without a window.
+    `rotary_base` or there is no window, `global_every` 1 without a window, `rotary_angles` "exact"
+    without rotary positions, `mask_id` 0 where the embeddings read none.
 
     Raises:
       ValueError: listing every field that does not fit.
@@ -109,6 +113,8 @@ class EncoderConfig:
     position_embedding: str = "learnt"  # a table, or "rotary": queries and keys are rotated
     rotary_base: float = 10_000.0
     local_rotary_base: float = 0.0  # of layers with a window; 0: rotary_base
+    rotary_angles: str = "exact"  # "float16": rounded to it, as the released ESM-2 has them
+    mask_id: int = 0  # of embeddings "token_dropout": the id whose vectors are zero
     layer: str = "post_norm"  # a key of encoder.LAYERS
     feed_forward: str = "plain"  # a key of feed_forwards.FEED_FORWARDS
     dtype: str = "float32"  # of matrix products; parameters, softmax and losses stay float32
@@ -132,13 +138,17 @@ class EncoderConfig:
             object.__setattr__(self, "local_rotary_base", 0.0)
         if self.window == self.global_every == 0:
             object.__setattr__(self, "global_every", 1)
+        if self.position_embedding != "rotary":
+            object.__setattr__(self, "rotary_angles", "exact")
+        if self.embeddings != "token_dropout":
+            object.__setattr__(self, "mask_id", 0)
         if faults := list(self._faults()):
             raise FaultyConfigError(faults)
 
     def _faults(self) -> Iterator[str]:
         at_least_1 = ["hidden_size", "num_hidden_layers", "num_attention_heads"]
         at_least_1 += ["intermediate_size", "max_position_embeddings"]
-        at_least_1 += ["vocab_size"] if self.embeddings == "learnt" else []
+        at_least_1 += ["vocab_size"] if self.embeddings in OF_TOKENS else []
         for name in at_least_1:
             if getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}; it must be at least 1"
@@ -197,6 +207,8 @@ class EncoderConfig:
             )
         if self.position_embedding == "rotary":
             yield from self._rotary_faults()
+        if self.embeddings == "token_dropout":
+            yield from self._token_dropout_faults()
         if self.num_groups != self.num_hidden_layers or self.inner_group_num != 1:
             yield from self._sharing_faults()
         head_size = self.hidden_size // max(self.num_attention_heads, 1)
@@ -226,11 +238,25 @@ class EncoderConfig:
                 "'rotary': there is no table of positions"
             )
 
+    def _token_dropout_faults(self) -> Iterator[str]:
+        unread = {"type_vocab_size": 0, "language_embeddings": 0, "embedding_size": 0}
+        for name, value in (unread | {"position_embedding": "rotary"}).items():
+            if getattr(self, name) != value:
+                yield (
+                    f"{name} is {getattr(self, name)!r}; embeddings='token_dropout' are those of "
+                    f"tokens alone: it must be {value!r}"
+                )
+        if not 0 <= self.mask_id < max(self.vocab_size, 1):
+            yield (
+                f"mask_id is {self.mask_id}; it must be the id of the mask, below vocab_size, "
+                f"{self.vocab_size}"
+            )
+
     def _sharing_faults(self) -> Iterator[str]:
         remedy = (
             "of layers that share parameters: set num_hidden_groups to 0 and inner_group_num to 1"
         )
-        if self.layer == "pre_norm":
+        if self.layer == "pre_norm":  # "full_pre_norm" has layers that are alike
             yield f"layer is 'pre_norm', whose first layer differs, {remedy}"
         if self.window and self.global_every > 1:
             yield f"global_every is {self.global_every}, which makes layers differ, {remedy}"
@@ -282,12 +308,13 @@ class EncoderConfig:
         """Returns the window of this layer's attention, None without one."""
         return None if self.is_global(layer) else max(self.window, 0)
 
-    def rotary_base_of(self, layer: int) -> float | None:
+    def rotary_base_of(self, layer: int) -> rotary.Base | None:
         """Returns the base of this layer's rotary positions, None without them."""
         if self.position_embedding != "rotary":
             return None
         is_own = self.local_rotary_base and not self.is_global(layer)
-        return self.local_rotary_base if is_own else self.rotary_base
+        base = self.local_rotary_base if is_own else self.rotary_base
+        return rotary.RoundedBase(base) if self.rotary_angles == "float16" else base
 
     @property
     def gradient_dtype(self) -> str:

@@ -87,15 +87,22 @@ class PostNormLayer(_Layer):
 class PreNormLayer(_Layer):
     """x + attention(norm(x)), then x + feed-forward(norm(x)).
 
-    Layer 0 has no norm before its attention: it reads the embeddings, which end in one. The output
+    Layer 0 has no norm before its attention where it reads embeddings that end in one. The output
     is not normalized; the encoder ends in a norm. Source: Xiong et al. 2020, section 3.3; Warner
     et al. 2024 (ModernBERT), section 2.1.1.
     """
 
-    def __init__(self, config: EncoderConfig, *, number: int = 0, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        number: int = 0,
+        rngs: nnx.Rngs,
+        has_normalized_input: bool = True,
+    ):
         super().__init__(config, number=number, rngs=rngs)
-        self.is_first = number == 0
-        if not self.is_first:
+        self.is_normalized = number == 0 and has_normalized_input
+        if not self.is_normalized:
             self.attention_norm = parts.norm(config, config.hidden_size)
         self.output_norm = parts.norm(config, config.hidden_size)
 
@@ -111,4 +118,4 @@ class PreNormLayer(_Layer):
         return hidden + self._fed(self.output_norm(hidden), keys)
 
     def _attention_input(self, hidden: Array) -> Array:
-        return hidden if self.is_first else self.attention_norm(hidden)
+        return hidden if self.is_normalized else self.attention_norm(hidden)

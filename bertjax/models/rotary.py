@@ -7,6 +7,7 @@ number i of a head with number i + K / 2.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -15,10 +16,23 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 
+@dataclasses.dataclass(frozen=True)
+class RoundedBase:
+    """A base whose angles of one position are rounded to float16.
+
+    The released ESM-2 stores them so; at position 1022 the angles are off by up to 0.16 radians.
+    """
+
+    base: float
+
+
+Base = float | RoundedBase
+
+
 def turned(
     x: Float[Array, "batch length heads head"],
     positions: Int[Array, "rows length"] | None,
-    base: float,
+    base: Base,
     *,
     back: bool = False,
 ) -> Float[Array, "batch length heads head"]:
@@ -50,7 +64,7 @@ def turned(
 
 
 def both_turned(
-    query: Array, keys: Array, positions: Array | None, base: float | None, *, back: bool = False
+    query: Array, keys: Array, positions: Array | None, base: Base | None, *, back: bool = False
 ) -> tuple[Array, Array]:
     """Returns queries and keys `turned`; without a base as they are."""
     if base is None:
@@ -59,7 +73,7 @@ def both_turned(
 
 
 def tables(
-    length: int, size: int, positions: Int[Array, "rows length"] | None, base: float
+    length: int, size: int, positions: Int[Array, "rows length"] | None, base: Base
 ) -> tuple[Float[Array, "rows length head"], Float[Array, "rows length head"]]:
     """Returns cosines, and sines that have a minus in the first half, of each place and number.
 
@@ -77,19 +91,25 @@ def _partners(size: int) -> np.ndarray:
     return np.block([[none, half], [-half, none]])
 
 
-def _speeds(size: int, base: float) -> np.ndarray:
-    """Returns the radians of a step of each number of a head; both of a pair have the same."""
-    speeds = float(base) ** (-np.arange(size // 2) / (size // 2))
-    return np.concatenate([speeds, speeds])
+def angles_of_one(size: int, base: Base) -> np.ndarray:
+    """Returns the radians by which each of the K / 2 pairs of a head turns at a position of 1."""
+    is_rounded = isinstance(base, RoundedBase)
+    angles = float(base.base if is_rounded else base) ** (-np.arange(size // 2) / (size // 2))
+    return angles.astype(np.float16).astype(np.float64) if is_rounded else angles
+
+
+def _speeds(size: int, base: Base) -> np.ndarray:
+    """Returns `angles_of_one` for each number of a head; both of a pair have the same."""
+    return np.tile(angles_of_one(size, base), 2)
 
 
 @functools.cache
-def _constants(length: int, size: int, base: float) -> tuple[np.ndarray, np.ndarray]:
+def _constants(length: int, size: int, base: Base) -> tuple[np.ndarray, np.ndarray]:
     angles = np.arange(length)[None, :, None, None] * _speeds(size, base)
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
-def _of(positions: Array, size: int, base: float) -> tuple[Array, Array]:
+def _of(positions: Array, size: int, base: Base) -> tuple[Array, Array]:
     speeds = _speeds(size, base).astype(np.float32)[None, None, None]
     angles = positions[:, :, None, None].astype(jnp.float32) * speeds
     return jax.lax.optimization_barrier((jnp.cos(angles), jnp.sin(angles)))

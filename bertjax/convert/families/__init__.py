@@ -12,6 +12,7 @@ from bertjax.convert.families import (
     bert,
     distilbert,
     electra,
+    esm,
     modernbert,
     modernbert_decoder,
     roberta,
@@ -33,6 +34,7 @@ FAMILIES: dict[str, base.Family] = {
         modernbert.FAMILY,
         modernbert_decoder.FAMILY,
         xlm.FAMILY,
+        esm.FAMILY,
     )
 }
 

@@ -177,6 +177,8 @@ class Family:
     `read`: maps the fields of other versions of config.json to those of `fields`.
     `restated`: fields to write in addition to those of `fields`, or instead of them.
     `pooling`: the field with the pooling of a classifier of sequences; "": it reads [CLS].
+    `constants`: tensors of the files that are no parameters, by their names.
+    `of_weights`: fields of EncoderConfig that no config.json has -> their values by the tensors.
     `languages`: the fields with the numbers of its languages by name, and with the names by number.
     """
 
@@ -204,6 +206,10 @@ class Family:
     read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     restated: Callable[[models.EncoderConfig], Mapping[str, Any]] = lambda config: {}
     pooling: str = ""
+    constants: Callable[[models.EncoderConfig], Mapping[str, np.ndarray]] = lambda config: {}
+    of_weights: Mapping[
+        str, Callable[[models.EncoderConfig, Mapping[str, np.ndarray]], Any]
+    ] = dataclasses.field(default_factory=dict)
     languages: tuple[str, str] | tuple[()] = ()
 
     def completion(self, config: models.EncoderConfig) -> dict[str, np.ndarray]:
@@ -238,7 +244,7 @@ class Family:
         def has(field: dataclasses.Field[Any], value: Any) -> bool:
             if field.name in by_our_name:
                 return by_our_name[field.name].has(value)
-            is_free = field.name in HOW or field.name in self.completed
+            is_free = field.name in {*HOW, *self.completed, *self.of_weights}
             return is_free or value == getattr(alike, field.name)
 
         alike = self._alike(config)

@@ -50,7 +50,7 @@ def context(
     values: Float[Array, "batch length heads head"],
     visible: Visibility,
     *,
-    rotary_base: float | None = None,
+    rotary_base: rotary.Base | None = None,
     implementation: Implementation = "cudnn",
 ) -> Float[Array, "batch length heads head"]:
     """Returns what `attention.attend` does without dropout.
@@ -72,7 +72,7 @@ def gradients(
     visible: Visibility,
     grad: Array,
     *,
-    rotary_base: float | None = None,
+    rotary_base: rotary.Base | None = None,
     implementation: Implementation = "cudnn",
 ) -> tuple[Array, Array, Array]:
     """Returns the gradients of query, keys and values; the forward kernel runs again for them."""

@@ -49,7 +49,7 @@ def context(
     seeds: layers.MaskSeeds | None,
     *,
     rate: float,
-    rotary_base: float | None = None,
+    rotary_base: rotary.Base | None = None,
     interpret: bool = False,
 ) -> tuple[Float[Array, "batch length heads head"], Array | None]:
     """Returns what `attention.attend` does, for lengths taken and HEAD_SIZES; and the statistics.
@@ -93,7 +93,7 @@ def gradients(
     grad: Array,
     *,
     rate: float,
-    rotary_base: float | None = None,
+    rotary_base: rotary.Base | None = None,
     interpret: bool = False,
 ) -> tuple[Array, Array, Array]:
     """Returns the gradients of query, keys and values, given what `context` gave and its gradient.
@@ -122,7 +122,7 @@ def _operands(
     seeds: layers.MaskSeeds | None,
     *,
     statistics: Array | None = None,
-    rotary_base: float | None = None,
+    rotary_base: rotary.Base | None = None,
 ) -> Operands:
     _, length, _, size = tensors[0].shape
     return Operands(
