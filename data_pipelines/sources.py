@@ -23,6 +23,7 @@ from data_pipelines import languages
 from data_pipelines.formats import (
     base,
     documentation,
+    fasta,
     input_files,
     integers,
     table_files,
@@ -75,6 +76,13 @@ FORMATS: dict[str, base.Format] = {
         read=integers.read_npy,
         may_be_compressed=False,
         holds_integers=lambda location, reading: True,
+    ),
+    "fasta": base.Format(
+        help=".fasta .fastq",
+        suffixes=(".fasta", ".fa", ".faa", ".fna", ".fastq", ".fq"),
+        check=fasta.check,
+        read=fasta.read,
+        names_documents=True,
     ),
     "wikipedia": base.Format(
         help="Wikipedia .xml",

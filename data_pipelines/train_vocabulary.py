@@ -26,10 +26,13 @@ from bertjax.data import (
     byte_bpe,
     delimiters,
     directories,
+    letters,
+    library_tokenizer,
     mixtures,
     normalization,
     sentence_piece,
     text_encodings,
+    token_ids,
     tokenizer,
     wordpiece,
 )
@@ -70,7 +73,8 @@ class Options:
     input: str = command_line.option(sources.help_text)
     output: str = command_line.option("the directory for vocabulary and tokenizer_config.json")
     kind: str = command_line.option(
-        "wordpiece as BERT has it, a sentencepiece model, or byte_bpe as RoBERTa has it; auto: "
+        "wordpiece as BERT has it, a sentencepiece model, byte_bpe as RoBERTa has it, or the "
+        "letters of proteins and DNA; auto: "
         "sentencepiece where the text writes no spaces between words, else wordpiece",
         choices=lambda: (*TRAINERS, AUTO),
         default="wordpiece",
@@ -83,6 +87,11 @@ class Options:
         "those of xlm-roberta, camembert those of camembert",
         choices=lambda: (vocabulary_entries.BERT, *sentence_piece.PIECES),
         default=vocabulary_entries.BERT,
+    )
+    alphabet: str = command_line.option(
+        "letters: those of the text, of ESM-2 (proteins), or of DNA, single or six in an entry",
+        choices=lambda: (letters.TEXT, *letters.ALPHABETS),
+        default=letters.TEXT,
     )
     extend: str = command_line.option(
         "a finished WordPiece vocabulary: the words of the text that it cuts most often "
@@ -522,6 +531,21 @@ def _unit_splitter(options: Options) -> Callable[[str], Iterable[str]]:
     return split
 
 
+def _letters_of(chunk: str) -> Iterator[str]:
+    yield from chunk.upper()
+
+
+def _of_letters(counts: Mapping[str, int], options: Options) -> tokenizer.Tokenizer:
+    is_esm2 = options.alphabet == "esm2"
+    return library_tokenizer.of_letters(
+        letters.entries(options.alphabet, counts.keys()),
+        {},
+        # ESM-2's own rule: a small letter is unknown.
+        tokenizer_class=letters.CLASS if is_esm2 else token_ids.LIBRARY_CLASS,
+        is_uppercased=not is_esm2,
+    )
+
+
 def _composed(text: str, options: Options) -> str:
     """Returns what a sentencepiece model gets of a folded text."""
     is_released = _rule(options) == normalization.RELEASED
@@ -600,6 +624,12 @@ TRAINERS = {
             **options.rules,
         ),
         kept=lambda rules: functools.partial(normalization.in_form, rules["normalization"]),
+        normalizations=tuple(normalization.FORMS),
+    ),
+    "letters": Trainer(
+        lambda options: _letters_of,
+        _of_letters,
+        kept=lambda rules: str,
         normalizations=tuple(normalization.FORMS),
     ),
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import string
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from bertjax.data import (
     byte_bpe,
     japanese,
     json_text,
+    letters,
     sentence_piece,
     token_ids,
     wordpiece,
@@ -50,7 +52,8 @@ OTHER_CLASSES = (
     *("RobertaTokenizer", "LongformerTokenizer", "BartTokenizer", "GPT2Tokenizer"),
     *("XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer", HERBERT_CLASS),
 )
-READ_CLASSES = (*LIBRARY_CLASSES, *BERT_CLASSES, *OTHER_CLASSES, japanese.CLASS)
+READ_CLASSES = (*LIBRARY_CLASSES, *BERT_CLASSES, *OTHER_CLASSES, japanese.CLASS, letters.CLASS)
+ENTRIES_ALONE = (japanese.CLASS, letters.CLASS)  # classes that read vocab.txt and no other file
 BERT_FLAGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
 WORD_END = "</w>"  # at the end of HerBERT's entries that end a word
 
@@ -200,8 +203,7 @@ class LibraryTokenizer(token_ids.Tokenizer):
         (directory / TOKENIZER_FILE).write_bytes(self._content)
         text = json.dumps(self._config, indent=2, ensure_ascii=False)
         (directory / wordpiece.CONFIG_FILE).write_bytes(f"{text}\n".encode())
-
-        if class_of(self._config) == japanese.CLASS:  # transformers reads this file alone
+        if class_of(self._config) in ENTRIES_ALONE:
             entries = "".join(f"{entry}\n" for entry in self.vocabulary)
             (directory / wordpiece.VOCABULARY_FILE).write_bytes(entries.encode())
 
@@ -242,6 +244,8 @@ class LibraryTokenizer(token_ids.Tokenizer):
 
         def continues(token_id: int, entry: str) -> bool:
             if token_id in added or model.get("end_of_word_suffix"):
+                return False
+            if model.get("type") == "WordLevel":  # each entry is a word
                 return False
             if prefix:
                 return entry.startswith(prefix)
@@ -311,6 +315,41 @@ def of_word_ends(
         (named(given, "sep"), 2), (named(given, "cls"), 0)
     )
     return _made(library, given, HERBERT_CLASS, {})
+
+
+@_faults_of_library()
+def of_letters(
+    entries: Sequence[str],
+    config: Mapping[str, Any],
+    *,
+    tokenizer_class: str = letters.CLASS,
+    is_uppercased: bool = False,
+) -> LibraryTokenizer:
+    """Returns EsmTokenizer with the entries of a vocab.txt, k-mers of letters among them or not.
+
+    White space in a text does not count.
+    Source: transformers, models/esm/tokenization_esm.py.
+    """
+    given = {f"{role}_token": name for role, name in letters.SPECIALS.items()}
+    given |= {name: value for name, value in config.items() if value is not None}
+    given["sep_token"] = named(config, "eos") or named(given, "sep")
+    ids = {entry: token_id for token_id, entry in enumerate(entries)}
+    library: Any = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=named(given, "unk")))
+    if is_uppercased:
+        replaced = (normalizers.Replace(it, it.upper()) for it in string.ascii_lowercase)
+        library.normalizer = normalizers.Sequence(list(replaced))
+    cut = pre_tokenizers.Split(tokenizers.Regex(letters.pattern(entries)), "isolated")
+    library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), cut])
+    library.decoder = decoders.Fuse()
+    cls, sep = (named(given, role) for role in ("cls", "sep"))
+    if not {cls, sep} <= ids.keys():
+        raise ValueError(f"it lacks {cls} or {sep}, the tokens around a text")
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:0 {sep}:0",
+        special_tokens=[(cls, ids[cls]), (sep, ids[sep])],
+    )
+    return _made(library, given, tokenizer_class, {})
 
 
 def _made(

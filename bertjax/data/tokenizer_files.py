@@ -18,6 +18,7 @@ from bertjax.data import (
     foreign_files,
     japanese,
     json_text,
+    letters,
     library_tokenizer,
     sentence_piece,
     spelled_rules,
@@ -102,6 +103,8 @@ def of_entries(
         entries = wordpiece.lines(foreign_files.read_tokenizer(path))
         if library_tokenizer.class_of(config) == japanese.CLASS:
             return library_tokenizer.of_japanese(entries, config)
+        if library_tokenizer.class_of(config) == letters.CLASS:
+            return library_tokenizer.of_letters(entries, config)
         is_ours = _has_berts_names(config) and config.get("tokenize_chinese_chars", True)
         if is_ours or library_tokenizer.class_of(config) in library_tokenizer.OTHER_CLASSES:
             return None
