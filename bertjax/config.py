@@ -139,7 +139,7 @@ def _model() -> ml_collections.ConfigDict:
     model.inner_group_num = 1  # consecutive layers with parameters of their own in a group
     # Kind of embeddings: learnt (words, positions, segments) | token_dropout (words, ESM-2)
     model.embeddings = "learnt"
-    model.mask_id = 0  # token_dropout: id of the mask, whose vectors are zero
+    model.mask_id = -1  # token_dropout: id of the mask, whose vectors are zero; -1: of the records
     model.position_embedding = "learnt"  # learnt (a table) | rotary (queries and keys turn)
     model.rotary_base = 10_000.0  # rotary: larger for longer texts
     model.local_rotary_base = 0.0  # rotary: that of layers with a window; 0: rotary_base

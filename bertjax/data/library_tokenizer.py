@@ -334,6 +334,10 @@ def of_letters(
     given |= {name: value for name, value in config.items() if value is not None}
     given["sep_token"] = named(config, "eos") or named(given, "sep")
     ids = {entry: token_id for token_id, entry in enumerate(entries)}
+    # transformers lists special tokens there that are entries.
+    listed = (given.pop(added_tokens.DECODER, None) or {}).items()
+    if more := {key: token for key, token in listed if ids.get(_content(token)) != int(key)}:
+        given[added_tokens.DECODER] = more
     library: Any = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=named(given, "unk")))
     if is_uppercased:
         replaced = (normalizers.Replace(it, it.upper()) for it in string.ascii_lowercase)

@@ -440,3 +440,15 @@ def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.R
     if offset := config.model.position_offset:
         vocabulary = tokenizer.load(record_set.directory)
         tokenizer.check_padding(vocabulary, offset, str(record_set.directory))
+    if config.model.embeddings == "token_dropout":
+        _resolve_mask_id(config, record_set)
+
+
+def _resolve_mask_id(config: ml_collections.ConfigDict, record_set: records.RecordSet) -> None:
+    mask_id = tokenizer.load(record_set.directory).mask_id
+    if config.model.mask_id not in (-1, mask_id):
+        raise ValueError(
+            f"config.model.mask_id is {config.model.mask_id}, but the mask of the vocabulary in "
+            f"{record_set.directory} has the id {mask_id}: set it to -1 (that of the records)"
+        )
+    config.model.mask_id = mask_id

@@ -78,7 +78,7 @@ class EncoderConfig:
     Fields that change nothing get one value, so that equal encoders have equal configs:
     `embedding_projection` "if_needed" where widths differ, `local_rotary_base` 0 where it is
     `rotary_base` or there is no window, `global_every` 1 without a window, `rotary_angles` "exact"
-    without rotary positions, `mask_id` 0 where the embeddings read none.
+    without rotary positions, `mask_id` -1 where the embeddings read none.
 
     Raises:
       ValueError: listing every field that does not fit.
@@ -114,7 +114,7 @@ class EncoderConfig:
     rotary_base: float = 10_000.0
     local_rotary_base: float = 0.0  # of layers with a window; 0: rotary_base
     rotary_angles: str = "exact"  # "float16": rounded to it, as the released ESM-2 has them
-    mask_id: int = 0  # of embeddings "token_dropout": the id whose vectors are zero
+    mask_id: int = -1  # of embeddings "token_dropout": the id whose vectors are zero
     layer: str = "post_norm"  # a key of encoder.LAYERS
     feed_forward: str = "plain"  # a key of feed_forwards.FEED_FORWARDS
     dtype: str = "float32"  # of matrix products; parameters, softmax and losses stay float32
@@ -141,7 +141,7 @@ class EncoderConfig:
         if self.position_embedding != "rotary":
             object.__setattr__(self, "rotary_angles", "exact")
         if self.embeddings != "token_dropout":
-            object.__setattr__(self, "mask_id", 0)
+            object.__setattr__(self, "mask_id", -1)
         if faults := list(self._faults()):
             raise FaultyConfigError(faults)
 
@@ -246,10 +246,10 @@ class EncoderConfig:
                     f"{name} is {getattr(self, name)!r}; embeddings='token_dropout' are those of "
                     f"tokens alone: it must be {value!r}"
                 )
-        if not 0 <= self.mask_id < max(self.vocab_size, 1):
+        if not -1 <= self.mask_id < max(self.vocab_size, 1):
             yield (
                 f"mask_id is {self.mask_id}; it must be the id of the mask, below vocab_size, "
-                f"{self.vocab_size}"
+                f"{self.vocab_size}, or -1 (no id is a mask)"
             )
 
     def _sharing_faults(self) -> Iterator[str]:

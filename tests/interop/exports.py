@@ -10,6 +10,7 @@ import numpy as np
 
 from bertjax import models
 from bertjax.convert import names, pretrained
+from bertjax.data import letters, library_tokenizer
 from bertjax.models import parameters
 from tests import small_byte_bpe, small_records
 from tests.convert import outputs, weights
@@ -69,12 +70,16 @@ def write_facts(made, directory: pathlib.Path) -> None:
 
 def small(family, *, max_position_embeddings: int):
     """Returns small sizes of a family of weights, and a vocabulary of its kind."""
+    is_of_letters = family.tokenizer.fields["tokenizer_class"] == letters.CLASS
     is_roberta = family.traits.get("position_offset", 0) > 0
     vocabulary = small_byte_bpe.vocabulary() if is_roberta else small_records.vocabulary()
     if family.tokenizer.pieces:
         vocabulary = test_train_vocabulary.trained(
             small_records.WORDS, kind="sentencepiece", special_tokens=family.model_type, size=90
         )
+    if is_of_letters:
+        entries = letters.entries(letters.TEXT, "w123")
+        vocabulary = library_tokenizer.of_letters(entries, {})
     config = models.EncoderConfig(
         vocab_size=vocabulary.vocab_size,
         hidden_size=12,
@@ -85,4 +90,7 @@ def small(family, *, max_position_embeddings: int):
         type_vocab_size=1 if is_roberta else 2,
     )
     # ALBERT of version 4 cannot compute with layers in a row.
-    return dataclasses.replace(test_families.sized(config, family), inner_group_num=1), vocabulary
+    sizes = dataclasses.replace(test_families.sized(config, family), inner_group_num=1)
+    return (
+        dataclasses.replace(sizes, mask_id=vocabulary.mask_id) if is_of_letters else sizes
+    ), vocabulary

@@ -150,8 +150,8 @@ FAMILY = base.Family(
     # The released files have a table of positions, too, which no ESM-2 reads.
     ignored=(
         rf"{_BODY}\.embeddings\.position_(ids|embeddings\.weight)",
-        rf"{_BODY}\.{_ANGLES}",
-        rf"{_BODY}\.{_CONTACTS}\.(weight|bias)",
+        rf"({_BODY}\.)?{_ANGLES}",
+        rf"({_BODY}\.)?{_CONTACTS}\.(weight|bias)",
     ),
     tied={"lm_head.decoder.weight": f"{_BODY}.embeddings.word_embeddings.weight"},
     traits={

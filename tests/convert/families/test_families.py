@@ -28,6 +28,7 @@ SIZES = {
     "electra": {"embedding_size": 8},
     "modernbert": {"window": 3, "global_every": 2, "rotary_base": 160.0, "local_rotary_base": 9.0},
     "xlm": {"language_embeddings": 3},
+    "esm": {"mask_id": 5},
 }
 
 
@@ -152,6 +153,17 @@ RELEASED = {
         "summary_first_dropout": 0.1, "summary_proj_to_labels": True, "summary_type": "first",
         "summary_use_proj": True, "unk_index": 3, "use_lang_emb": True,
     },
+    "esm": {
+        "architectures": ["EsmForMaskedLM"], "attention_probs_dropout_prob": 0.0,
+        "classifier_dropout": None, "emb_layer_norm_before": False, "esmfold_config": None,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "hidden_size": 320,
+        "initializer_range": 0.02, "intermediate_size": 1280, "is_folding_model": False,
+        "layer_norm_eps": 1e-05, "mask_token_id": 32, "max_position_embeddings": 1026,
+        "model_type": "esm", "num_attention_heads": 20, "num_hidden_layers": 6,
+        "pad_token_id": 1, "position_embedding_type": "rotary", "token_dropout": True,
+        "torch_dtype": "float32", "transformers_version": "4.25.0.dev0", "use_cache": True,
+        "vocab_list": None, "vocab_size": 33,
+    },
     "bert": {"model_type": "bert"},
     "electra": {"model_type": "electra", "embedding_size": 128, "hidden_size": 256},
 }  # fmt: skip
@@ -168,6 +180,7 @@ def test_a_released_model_has_its_sizes_and_its_number_of_parameters(caplog):
         ("roberta", "masked_lm", 124_697_433),
         ("roberta", "none", 124_645_632),
         ("xlm", "masked_lm", 249_071_384),
+        ("esm", "masked_lm", 7_512_474 - (6 * 20 + 1)),  # without the head of contacts
     ):
         found = parse(name)
         assert caplog.messages == []
@@ -205,6 +218,8 @@ def test_a_config_that_is_computed_otherwise_is_refused():
         ("roberta", {"hidden_act": "gelu_new"}, "hidden_act is 'gelu_new'; known are gelu"),
         ("roberta", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
         ("roberta", {"is_decoder": True}, "is_decoder is True"),
+        ("esm", {"position_embedding_type": "absolute"}, "only ESM-2 is supported, not ESM-1"),
+        ("esm", {"is_folding_model": True}, "is_folding_model is True"),
         ("xlm", {"causal": True}, "causal is True; only False is supported"),
         ("xlm", {"gelu_activation": 1}, "gelu_activation is 1; it must be of type bool"),
         ("xlm", {"emb_dim": True}, "emb_dim is True; it must be of type int"),
