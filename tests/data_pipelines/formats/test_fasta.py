@@ -1,0 +1,68 @@
+"""FASTA and FASTQ: each sequence is a document under the first word of its header."""
+
+import gzip
+
+import pytest
+
+from data_pipelines import build, options, sources, train_vocabulary
+from bertjax.data import records, tokenizer
+
+PROTEINS = ">sp|P1 first\nMKTAYI\nAKQR\n\n>P2\nACD EF*\n; a comment\n>P3\n"
+READS = "@r1 lane 1\nACGT\n+r1\n@@II\n@r2\nNNA\n+\nIII\n"
+
+
+def read(path, log=None):
+    return [(it.id, it.text) for it in sources.documents(str(path), log=log)]
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_lines_of_a_sequence_are_joined_and_the_stop_is_left_out(tmp_path, ending):
+    (tmp_path / "a.faa").write_bytes(PROTEINS.replace("\n", ending).encode())
+    log = sources.Log()
+    assert read(tmp_path / "a.faa", log) == [("sp|P1", "MKTAYIAKQR"), ("P2", "ACDEF")]
+    assert log.counts == {"empty_documents": 1}
+
+
+def test_fastq_is_read_without_qualities_compressed_too(tmp_path):
+    (tmp_path / "a.fastq.gz").write_bytes(gzip.compress(READS.encode()))
+    assert read(tmp_path / "a.fastq.gz") == [("r1", "ACGT"), ("r2", "NNA")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.fa", "MKTAYI\n", "begins with 'M'; FASTA begins with '>'"),
+        ("a.fa", "; note\nMKT\n", r"a.fa:2 is 'MKT', before any header"),
+        ("a.fq", READS[:-4], r"a.fq:5 begins a record of FASTQ that is not one"),
+        ("a.fq", "@r1\nACGT\n+\nIII\n", r"a.fq:1 begins a record of FASTQ"),
+    ],
+)
+def test_what_is_not_one_is_named(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path / name)
+
+
+def test_proteins_become_records_of_whole_sequences_in_packed_rows(tmp_path):
+    (tmp_path / "a.fasta").write_text(
+        "".join(f">p{n}\n{'MKTAYIAKQRQISFVKSHFS'[: 5 + n % 15]}\n" for n in range(60))
+    )
+    train_vocabulary.train_vocabulary(
+        train_vocabulary.Options(
+            input=str(tmp_path / "a.fasta"), output=str(tmp_path / "v"),
+            kind="letters", alphabet="esm2",
+        )
+    )  # fmt: skip
+    build.build(
+        options.Options(
+            input=str(tmp_path / "a.fasta"), vocabulary=str(tmp_path / "v"),
+            output=str(tmp_path / "r"), max_seq_length=64, num_shards=1, num_workers=1,
+            pair_objective="none", packing="best_fit", mask="none", short_seq_prob=0.0,
+            dupe_factor=1,
+        )
+    )  # fmt: skip
+    record_set = records.open(tmp_path / "r")
+    known = tokenizer.load(record_set.directory)
+    assert record_set.manifest.is_packed and record_set.manifest.tokenizer["vocab_size"] == 33
+    assert known.kind == "tokenizers" and record_set.manifest.statistics["tokens"] >= 60 * 5
+    assert record_set.manifest.statistics["example_unknown_rate"] == 0
