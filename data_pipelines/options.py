@@ -36,6 +36,7 @@ ALGORITHMS: dict[str, Mapping[str, tuple[Any, ...]]] = {
         "count_words": (False,),
         "split": ("all",),
         "one_document_per_file": (False,),
+        "both_strands": (False,),
         "encoding": (text_encodings.UTF8,),
         "deduplicate": (deduplication.KEEP_ALL,),
     },
@@ -149,6 +150,13 @@ class Options:
             f"({sources.formats_that_heed('language_field')})"
         ),
         default="",
+    )
+    both_strands: bool = command_line.option(
+        lambda: (
+            "take each sequence of DNA and its reverse complement, on one side of the split "
+            f"({sources.formats_that_heed('both_strands')})"
+        ),
+        default=False,
     )
     delimiter: str = command_line.option(delimiters.HELP, default=delimiters.AUTO)
     encoding: str = command_line.option(text_encodings.HELP, default=text_encodings.UTF8)

@@ -82,7 +82,7 @@ FORMATS: dict[str, base.Format] = {
         suffixes=(".fasta", ".fa", ".faa", ".fna", ".fastq", ".fq"),
         check=fasta.check,
         read=fasta.read,
-        names_documents=True,
+        heeds=("both_strands",),
     ),
     "wikipedia": base.Format(
         help="Wikipedia .xml",

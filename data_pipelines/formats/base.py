@@ -20,7 +20,8 @@ class Reading:
 
     `text_field` is the field, or dotted path of fields, that holds the text of JSON, Parquet and
     TFDS records. `delimiter` is between the columns of CSV and TSV, as `delimiters` has it, and
-    `encoding` that of text files, by its name in Python. `language` is that of a unit.
+    `encoding` that of text files, by its name in Python. `language` is that of a unit. With
+    `both_strands` a sequence of DNA is read as its reverse complement, too.
 
     Raises:
       ValueError: if split, fraction, field, delimiter or encoding are not what they must be.
@@ -33,6 +34,7 @@ class Reading:
     split: str = "all"
     heldout_fraction: float = 0.02
     language: str = ""
+    both_strands: bool = False
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:

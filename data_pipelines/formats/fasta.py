@@ -1,7 +1,8 @@
 """Sequences of FASTA and FASTQ files: each is a document of one paragraph, without white space.
 
 A document's name is the first word of its header. A "*" at the end of a protein, for the stop of
-its translation, is left out, and so are the qualities of FASTQ.
+its translation, is left out, and so are the qualities of FASTQ. The other strand of a sequence is
+read as a later part of its document, so that both are on one side of a split.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Iterator
 from data_pipelines.formats import base, input_files, text_files
 
 _HEADERS = (">", "@")
+# A base, or the IUPAC code of several, -> that of the other strand.
+_BASES, _COMPLEMENTS = "ACGTUNRYSWKMBDHV", "TGCAANYRSWMKVHDB"
+_OTHER_STRAND = str.maketrans(_BASES + _BASES.lower(), _COMPLEMENTS + _COMPLEMENTS.lower())
 
 
 def check(path: str, reading: base.Reading) -> None:
@@ -28,16 +32,35 @@ def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tup
     """Yields (name, sequence).
 
     Raises:
-      ValueError: if a line belongs to no sequence, or a record of FASTQ is cut.
+      ValueError: if a line belongs to no sequence, a record of FASTQ is cut, or the other strand of
+        something is asked for that is not DNA.
     """
-    del reading
     lines = text_files.lines(path, log)
     has_any = False
     for name, sequence in _records(path, lines):
         has_any = True
-        yield from text_files.tidied(name, sequence.removesuffix("*"), log)
+        parts = [*text_files.tidied(name, sequence.removesuffix("*"), log)]
+        yield from parts
+        if reading.both_strands and parts:
+            other = text_files.tidied(name, reverse_complement(sequence, name), log)
+            for number, (_, text) in enumerate(other, start=len(parts) + 1):
+                yield base.part_name(name, number), text
     if not has_any:
         log.problem("empty_files", path)
+
+
+def reverse_complement(sequence: str, name: str) -> str:
+    """Returns the other strand of a sequence of DNA or RNA, as DNA, in its reading direction.
+
+    Raises:
+      ValueError: if a letter is no base; `name` is the sequence's in the message.
+    """
+    if others := {*sequence.upper()} - {*_BASES}:
+        raise ValueError(
+            f"the sequence {name} has {', '.join(sorted(others))}, which are not bases of DNA: "
+            "leave out --both_strands"
+        )
+    return sequence.translate(_OTHER_STRAND)[::-1]
 
 
 def _records(path: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, str]]:

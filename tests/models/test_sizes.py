@@ -71,6 +71,13 @@ COUNTS = [
     ("ettin:150m", size, 149_655_232),
     ("ettin:400m", size, 395_881_664),
     ("ettin:1b", size, 1_031_314_112),
+    # As transformers counts EsmForMaskedLM, without the head of contacts: a number of each head of
+    # each layer, and a bias.
+    ("esm2:8m", size, 7_512_474 - (6 * 20 + 1)),
+    ("esm2:35m", size, 33_501_394 - (12 * 20 + 1)),
+    ("esm2:150m", size, 148_140_154 - (30 * 20 + 1)),
+    ("esm2:650m", size, 651_043_254 - (33 * 20 + 1)),
+    ("esm2:3b", size, 2_839_005_634 - (36 * 40 + 1)),
     # As transformers counts BertForMaskedLM of the cased vocabulary, and the head beside it: 15 x
     # 200 numbers of offsets, two dense layers with LayerNorm, a bias for each entry.
     ("spanbert:base", spanbert, (108_340_804, 3_000 + (1_736 + 768 + 6) * 768 + 28_996)),

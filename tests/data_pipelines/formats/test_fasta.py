@@ -2,10 +2,12 @@
 
 import gzip
 
+import numpy as np
 import pytest
 
-from data_pipelines import build, options, sources, train_vocabulary
 from bertjax.data import records, tokenizer
+from data_pipelines import build, options, sources, train_vocabulary
+from data_pipelines.formats import fasta
 
 PROTEINS = ">sp|P1 first\nMKTAYI\nAKQR\n\n>P2\nACD EF*\n; a comment\n>P3\n"
 READS = "@r1 lane 1\nACGT\n+r1\n@@II\n@r2\nNNA\n+\nIII\n"
@@ -41,6 +43,32 @@ def test_what_is_not_one_is_named(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         read(tmp_path / name)
+
+
+def test_both_strands_are_read_and_stay_on_one_side(tmp_path):
+    rng = np.random.default_rng(0)
+    sequences = ["".join(rng.choice(list("ACGT"), size=30)) for _ in range(200)]
+    (tmp_path / "a.fna").write_text("".join(f">s{n}\n{it}\n" for n, it in enumerate(sequences)))
+    pairs = {"A": "T", "C": "G", "G": "C", "T": "A"}
+    sides = {
+        split: dict(
+            (it.id, it.text)
+            for it in sources.documents(
+                str(tmp_path / "a.fna"),
+                sources.Reading(both_strands=True, split=split, heldout_fraction=0.3),
+            )
+        )
+        for split in ("train", "heldout")
+    }
+    for side in sides.values():
+        assert len(side) > 80 and all(f"{name.removesuffix('#2')}#2" in side for name in side)
+    both = sides["train"] | sides["heldout"]
+    for n, sequence in enumerate(sequences):
+        assert both[f"s{n}"] == sequence
+        assert both[f"s{n}#2"] == "".join(pairs[base] for base in reversed(sequence))
+    assert fasta.reverse_complement("acRN", "s") == "NYgt"
+    with pytest.raises(ValueError, match="the sequence P2 has E, F, which are not bases"):
+        fasta.reverse_complement("ACDEF", "P2")
 
 
 def test_proteins_become_records_of_whole_sequences_in_packed_rows(tmp_path):
