@@ -137,10 +137,16 @@ def _model() -> ml_collections.ConfigDict:
     model.embedding_projection = "if_needed"  # if_needed (their width is another) | always
     model.num_hidden_groups = 0  # groups of layers that share parameters (ALBERT: 1); 0: no sharing
     model.inner_group_num = 1  # consecutive layers with parameters of their own in a group
-    # Kind of embeddings: learnt (words, positions, segments) | token_dropout (words, ESM-2)
+    # Kind of embeddings: learnt (words, positions, segments) | token_dropout (words, ESM-2) | patches
+    # (values of series and images) | columns (of tables)
     model.embeddings = "learnt"
+    model.value_width = 0  # patches: values of a position; 0: those of the records
+    model.columns = ()  # columns: 0 of numbers, else the number of categories; (): of the records
+    model.hidden_input = "vector"  # patches: of hidden positions, a learnt vector | zeros (PatchTST)
+    model.normalized_rows = False  # patches: True: each row has the mean 0 and the variance 1
     model.mask_id = -1  # token_dropout: id of the mask, whose vectors are zero; -1: of the records
-    model.position_embedding = "learnt"  # learnt (a table) | rotary (queries and keys turn)
+    # learnt (a table) | rotary (queries and keys turn); of patches also sines | sines_of_grid | none
+    model.position_embedding = "learnt"
     model.rotary_base = 10_000.0  # rotary: larger for longer texts
     model.local_rotary_base = 0.0  # rotary: that of layers with a window; 0: rotary_base
     model.rotary_angles = "exact"  # rotary: exact | float16 (rounded, as the released ESM-2)
@@ -186,6 +192,11 @@ def _pretraining() -> ml_collections.ConfigDict:
     pretraining.discriminator_weight = 50.0  # replaced_tokens: of its loss; the generator's has 1
     pretraining.causal_share = 1 / 16  # hybrid: of the rows, those read from left to right
     pretraining.hybrid_mean = "rows"  # rows: each kind's mean by its share | tokens: of all tokens
+    pretraining.value_error = "squared"  # masked_values: squared | absolute | huber
+    pretraining.predicts = "values"  # masked_values: values | replaced (which cells were exchanged)
+    pretraining.normalized_patches = False  # masked_values: True: targets of patches, as MAE
+    # masked_values: hidden cells of tables get the value of another row of the training data.
+    pretraining.exchanged_cells = False
     pretraining.generator = _generator()
     return pretraining
 

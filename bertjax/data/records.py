@@ -45,6 +45,10 @@ PAIR_FEATURE = "next_sentence_labels"
 WORDS_FEATURE = "continues_word"
 WORD_COUNT_FEATURE = "word_count"  # of the words that begin in a row, as `str.split` has words
 LANGUAGE_FEATURE = "language"  # the number of a row's language, or of each token's
+# Values of every position; which of them were observed; the positions that are to be predicted; and
+# what stands in the place of the values meanwhile.
+VALUES_FEATURE, OBSERVED_FEATURE = "values", "observed"
+HIDDEN_FEATURE, SHOWN_FEATURE = "hidden", "shown_values"
 POSITIONS_FEATURE = "positions"  # of each token, where these do not follow from its place
 # The weights of predictions; an evaluation sets them to 0 in the rows that fill its last batch.
 WEIGHT_FEATURES = ("masked_lm_weights",)
@@ -133,6 +137,12 @@ def mask_features(max_predictions_per_seq: int) -> dict[str, Feature]:
         name: Feature(shape, "float32" if name in WEIGHT_FEATURES else "int32")
         for name in MASK_FEATURES
     }
+
+
+def hidden_features(features: Features, are_exchanged: bool) -> dict[str, Feature]:
+    """Returns the features that are drawn as values are read: what is hidden, and by what."""
+    shown = {SHOWN_FEATURE: features[VALUES_FEATURE]} if are_exchanged else {}
+    return {HIDDEN_FEATURE: Feature((LENGTH,)), **shown}
 
 
 @dataclasses.dataclass(frozen=True)

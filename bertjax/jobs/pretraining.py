@@ -151,6 +151,7 @@ def open_job(
         held_out.check(config, train_sets.values(), evaluation_set, is_new=is_new)
     first = train_sets[all_phases[0].name]
     _resolve_vocab_size(config, first)
+    _resolve_values(config, first)
     _warn_of_unread_shares(config, train_sets)
     _resolve_languages(config, [*train_sets.values(), evaluation_set])
     trained = held_out.united(train_sets.values())
@@ -418,6 +419,28 @@ def _resolve_languages(
         faults.append(f"config.model.language_embeddings is {size}, for {len(known)} languages")
     if faults:
         raise ValueError("the model reads languages, but " + "; ".join(faults))
+
+
+def _resolve_values(config: ml_collections.ConfigDict, record_set: records.RecordSet) -> None:
+    """Sets the sizes of values that the config leaves to the records.
+
+    Raises:
+      ValueError: if the config has others.
+    """
+    features, columns = record_set.manifest.features, record_set.manifest.statistics.get("columns")
+    found: dict[str, Any] = {}
+    if records.VALUES_FEATURE in features:
+        found["value_width"] = features[records.VALUES_FEATURE].shape[-1]
+    if columns:
+        found["columns"] = tuple(len(column.get("categories", ())) for column in columns)
+    for name, value in found.items():
+        given = config.model[name]
+        if given and given != value:
+            raise ValueError(
+                f"config.model.{name} is {given}, but the records in {record_set.directory} have "
+                f"{value}: leave it out"
+            )
+        config.model[name] = value
 
 
 def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.RecordSet) -> None:

@@ -22,6 +22,7 @@ from bertjax.data import (
     synthetic,
     tokenizer,
     translations,
+    value_masking,
 )
 from bertjax.jobs import base, held_out, lengths, minimal_pairs
 
@@ -218,7 +219,9 @@ class PretrainingData:
         if self.config.model.language_embeddings:
             features[records.LANGUAGE_FEATURE] = records.Feature(by_token)
         features.pop(records.WORDS_FEATURE, None)  # read for the masks alone
-        if options.masking != "none":
+        if options.masking != "none" and records.VALUES_FEATURE in features:
+            features |= records.hidden_features(features, options.exchanged_cells)
+        elif options.masking != "none":
             features |= records.mask_features(self._predictions(phase))
         if options.pair_loss == "none":
             features.pop(records.PAIR_FEATURE, None)
@@ -276,8 +279,12 @@ def draw_masks(
     """
     if record_set.manifest.has_static_masks or options.masking == "none":
         return None
-    vocabulary = tokenizer.load(record_set.directory)
     manifest = record_set.manifest
+    if records.VALUES_FEATURE in manifest.features:
+        share = masked_lm_prob or options.masked_lm_prob
+        chosen = value_masking.Options(share, options.mask_strategy, options.exchanged_cells)
+        return value_masking.drawer(chosen, _donors(record_set) if chosen.exchanges else None)
+    vocabulary = tokenizer.load(record_set.directory)
     largest = _masking_options(
         options, manifest.max_seq_length, manifest.max_sequences_per_row, masked_lm_prob
     )
@@ -299,6 +306,23 @@ def draw_masks(
         return masks(batch["input_ids"], sequences, rng=rng, options=chosen, stored_words=words)
 
     return draw
+
+
+def _donors(record_set: records.RecordSet) -> value_masking.Donors:
+    """Returns the training values that are stored with the records.
+
+    Raises:
+      ValueError: if there are none.
+    """
+    path = record_set.directory / value_masking.DONORS_FILE
+    if not path.exists():
+        raise ValueError(
+            f"config.pretraining.exchanged_cells is True, but {record_set.directory} has no "
+            f"{value_masking.DONORS_FILE}, the values to exchange with: build the records again"
+        )
+    with path.open("rb") as file:
+        arrays = np.load(file, allow_pickle=False)
+        return arrays["values"], arrays["observed"]
 
 
 def _largest_rate(phase: lengths.Phase) -> float:

@@ -24,6 +24,7 @@ from bertjax.models import (
     layers,
     parts,
     placement,
+    values,
     visibility,
 )
 from bertjax.models.encoder_config import REMAT_POLICIES, EncoderConfig
@@ -32,6 +33,8 @@ from bertjax.models.encoder_config import REMAT_POLICIES, EncoderConfig
 EMBEDDINGS: dict[str, Callable[..., nnx.Module]] = {
     "learnt": embeddings.LearntEmbeddings,
     "token_dropout": embeddings.TokenDropoutEmbeddings,
+    "patches": values.PatchEmbeddings,
+    "columns": values.ColumnEmbeddings,
 }
 LAYERS: dict[str, Callable[..., nnx.Module]] = {
     "post_norm": encoder_layers.PostNormLayer,

@@ -42,6 +42,7 @@ MOST = {
     "global_every": 1_000,
     "type_vocab_size": 100_000,
     "language_embeddings": 100_000,
+    "value_width": 1_000_000,
 }
 
 OF_TOKENS = ("learnt", "token_dropout")  # embeddings that are a table of a vocabulary
@@ -49,7 +50,8 @@ OF_TOKENS = ("learnt", "token_dropout")  # embeddings that are a table of a voca
 # Field -> its values. `encoder` adds the tables of parts, which read this config.
 CHOICES: dict[str, Any] = {  # a sequence of names, or a mapping from names to parts
     "embedding_projection": ("if_needed", "always"),
-    "position_embedding": ("learnt", "rotary"),
+    "position_embedding": ("learnt", "rotary", "sines", "sines_of_grid", "none"),
+    "hidden_input": ("vector", "zeros"),
     "rotary_angles": ("exact", "float16"),
     "attention": attention.IMPLEMENTATIONS,
     "hidden_act": activations.ACTIVATIONS,
@@ -114,6 +116,11 @@ class EncoderConfig:
     rotary_base: float = 10_000.0
     local_rotary_base: float = 0.0  # of layers with a window; 0: rotary_base
     rotary_angles: str = "exact"  # "float16": rounded to it, as the released ESM-2 has them
+    value_width: int = 0  # of embeddings "patches": the values of a position
+    # Of embeddings "columns": 0 for each column of numbers, else its number of categories.
+    columns: tuple[int, ...] = ()
+    hidden_input: str = "vector"  # of hidden positions: a learnt vector, or "zeros" as values
+    normalized_rows: bool = False  # each row of patches to the mean 0 and the variance 1
     mask_id: int = -1  # of embeddings "token_dropout": the id whose vectors are zero
     layer: str = "post_norm"  # a key of encoder.LAYERS
     feed_forward: str = "plain"  # a key of feed_forwards.FEED_FORWARDS
@@ -142,6 +149,9 @@ class EncoderConfig:
             object.__setattr__(self, "rotary_angles", "exact")
         if self.embeddings != "token_dropout":
             object.__setattr__(self, "mask_id", -1)
+        object.__setattr__(self, "columns", tuple(self.columns))
+        if self.embeddings != "patches":
+            object.__setattr__(self, "value_width", 0)
         if faults := list(self._faults()):
             raise FaultyConfigError(faults)
 
@@ -209,6 +219,7 @@ class EncoderConfig:
             yield from self._rotary_faults()
         if self.embeddings == "token_dropout":
             yield from self._token_dropout_faults()
+        yield from self._value_faults()
         if self.num_groups != self.num_hidden_layers or self.inner_group_num != 1:
             yield from self._sharing_faults()
         head_size = self.hidden_size // max(self.num_attention_heads, 1)
@@ -236,6 +247,21 @@ class EncoderConfig:
             yield (
                 f"position_offset is {self.position_offset}; it must be 0 with position_embedding "
                 "'rotary': there is no table of positions"
+            )
+
+    def _value_faults(self) -> Iterator[str]:
+        for kind, name in (("patches", "value_width"), ("columns", "columns")):
+            if self.embeddings == kind and not getattr(self, name):
+                yield f"{name} is {getattr(self, name)!r}; embeddings={kind!r} need it"
+        if min(self.columns, default=0) < 0 or sum(self.columns) > MOST["vocab_size"]:
+            yield (
+                f"columns is {self.columns!r:.60}; it must have 0 for each column of numbers and "
+                "the number of categories for each other one"
+            )
+        if self.embeddings == "learnt" and self.position_embedding not in ("learnt", "rotary"):
+            yield (
+                f"position_embedding is {self.position_embedding!r}; with embeddings='learnt' it "
+                "must be 'learnt' or 'rotary'"
             )
 
     def _token_dropout_faults(self) -> Iterator[str]:
@@ -353,6 +379,7 @@ _KINDS: dict[type, tuple[type, str]] = {
     int: (numbers.Integral, "a whole number"),
     float: (numbers.Real, "a number"),
     str: (str, "a string"),
+    tuple: (tuple | list, "a list of whole numbers"),
 }
 
 

@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bertjax.models import EncoderConfig
-from bertjax.tasks import base, hybrid, next_token, pretraining, replaced_tokens, span_boundary
+from bertjax.tasks import (
+    base,
+    hybrid,
+    masked_values,
+    next_token,
+    pretraining,
+    replaced_tokens,
+    span_boundary,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +47,9 @@ OBJECTIVES: dict[str, Objective] = {
     ),
     "hybrid": Objective(hybrid.of_options, hybrid.faults),
     "span_boundary": Objective(span_boundary.of_options, span_boundary.faults),
+    "masked_values": Objective(
+        masked_values.of_options, masked_values.faults, token_loss="value_loss"
+    ),
     "next_token": Objective(
         next_token.of_options, next_token.faults, reads_masks=False, token_loss="lm_loss"
     ),

@@ -20,6 +20,7 @@ from bertjax.devices import sharding, xla_presets
 from bertjax.finetuning import embeddings
 from bertjax.jobs import lengths as lengths_lib
 from bertjax.models import classification, embedding_sharing, encoder_config
+from bertjax.tasks import masked_values
 from bertjax.training import optim, profiling, protocols, run_writers, schedules, state
 from bertjax.workdirs import word_marks
 
@@ -39,6 +40,8 @@ CHOICES: dict[str, Collection[str]] = {
     "pretraining.objective": tasks.OBJECTIVES.keys(),
     "pretraining.pair_loss": pair_objectives.LABELS.keys(),
     "pretraining.masking": ("static", "dynamic", "none"),  # of the records, drawn as they are read
+    "pretraining.value_error": masked_values.ERRORS.keys(),
+    "pretraining.predicts": masked_values.TARGETS,
     "pretraining.generator.embeddings": embedding_sharing.SHARINGS.keys(),
     "pretraining.mask_strategy": masking.MASKERS.keys(),
     "finetuning.dataset": finetuning.KINDS.keys(),
@@ -100,6 +103,9 @@ READ_WITH: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
     (r"pretraining\.(causal_share|hybrid_mean)",
      lambda options: options["pretraining.objective"] == "hybrid",
      "with an objective other than 'hybrid'"),
+    (r"pretraining\.(value_error|predicts|normalized_patches|exchanged_cells)",
+     lambda options: options["pretraining.objective"] == "masked_values",
+     "with an objective other than 'masked_values'"),
     (rf"pretraining\.({_MASK_OPTIONS})",
      lambda options: options["pretraining.masking"] != "none",
      "with config.pretraining.masking='none'"),

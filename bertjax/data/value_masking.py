@@ -1,0 +1,93 @@
+"""Which positions of rows of values are hidden, and what cells of tables are exchanged for.
+
+Positions are chosen by the maskers of `masking`: single ones, groups that the records store with
+`continues_word` (a channel, a column of several positions), or runs. Only a position with observed
+values is hidden.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from bertjax.data import masking, records
+
+DONORS_FILE = "donors.npz"
+# Training values of every position, drawn from in place of hidden ones: [rows, length, width], and
+# which of them were observed.
+Donors = tuple[Float[np.ndarray, "rows length width"], Int[np.ndarray, "rows length width"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The share of the observed positions to hide, the masker, and whether cells are exchanged."""
+
+    share: float
+    strategy: str = "token"
+    exchanges: bool = False
+
+
+def draw(
+    batch: dict[str, np.ndarray],
+    rng: np.random.Generator,
+    options: Options,
+    donors: Donors | None = None,
+) -> dict[str, np.ndarray]:
+    """Returns `hidden` [batch, length], 1 where values are to be predicted; and `shown_values`.
+
+    `shown_values` are there if the hidden cells are exchanged for a value of the same position in
+    another row of the training data, each by a draw of its own; a cell whose donor was not observed
+    stays as it is. round(share x observed positions) of a row are hidden, at least one.
+    """
+    observed = observed_positions(batch)
+    continues = np.zeros_like(observed)
+    masker = masking.MASKERS[options.strategy]
+    if masker.needs_words and records.WORDS_FEATURE in batch:
+        stored = batch[records.WORDS_FEATURE][:, 1:] != 0
+        continues[:, 1:] = stored & observed[:, 1:] & observed[:, :-1]
+    numbers = np.rint(observed.sum(axis=1) * options.share).astype(np.int64)
+    numbers = np.minimum(np.maximum(numbers, 1), observed.sum(axis=1))
+    hidden = masker.choose(observed, continues, numbers, rng)
+    drawn = {records.HIDDEN_FEATURE: hidden.astype(np.int32)}
+    if options.exchanges:
+        assert donors is not None
+        drawn[records.SHOWN_FEATURE] = _exchanged(batch[records.VALUES_FEATURE], hidden, donors, rng)
+    return drawn
+
+
+def observed_positions(batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Returns which positions [batch, length] have an observed value."""
+    is_real = batch["input_mask"] != 0
+    if records.OBSERVED_FEATURE not in batch:
+        return is_real
+    return is_real & (batch[records.OBSERVED_FEATURE] != 0).any(axis=-1)
+
+
+def drawer(
+    options: Options, donors: Donors | None = None
+) -> Callable[..., dict[str, np.ndarray]]:
+    """Returns `draw` as streams call it: a `masked_lm_prob` is the share of this step."""
+
+    def of_batch(
+        batch: dict[str, np.ndarray], rng: np.random.Generator, masked_lm_prob: float | None = None
+    ) -> dict[str, np.ndarray]:
+        share = options.share if masked_lm_prob is None else masked_lm_prob
+        return draw(batch, rng, dataclasses.replace(options, share=share), donors)
+
+    return of_batch
+
+
+def _exchanged(
+    values: Float[np.ndarray, "batch length width"],
+    hidden: np.ndarray,
+    donors: Donors,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    of_donors, observed = donors
+    rows = rng.integers(0, len(of_donors), size=hidden.shape)
+    places = np.arange(hidden.shape[1])[None]
+    is_taken = hidden[..., None] & (observed[rows, places] != 0)
+    return np.where(is_taken, of_donors[rows, places], values).astype(np.float32)

@@ -1,0 +1,232 @@
+"""Positions that hold values: patches of series and images, columns of tables; and their heads.
+
+A batch has `values` [batch, length, width] and may have `observed`, as large, 1 where a value was
+observed; `hidden` [batch, length], 1 where it is to be predicted; and `shown_values`, which stand
+in the place of `values`. A value that was not observed is never read: a learnt vector of its place
+is. A position of which nothing is ever observed may serve as [CLS].
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from bertjax.models import layers, parts
+from bertjax.models.encoder_config import EncoderConfig
+
+# Added to the variance of a row. Source: Kim et al. 2022 (RevIN); yuqinie98/PatchTST, RevIN.py.
+EPSILON = 1e-5
+
+Values = Float[Array, "batch length width"]
+
+
+class PatchEmbeddings(nnx.Module):
+    """A dense layer over the values of a position, and its place.
+
+    A hidden position has a learnt vector, or with `hidden_input` "zeros" zeros in place of its
+    values before the dense layer, as PatchTST (Nie et al. 2023) has it. With `normalized_rows` the
+    values of each row are made to have the mean 0 and the variance 1 over those that are observed,
+    hidden ones too (Kim et al. 2022); no gradient goes through these.
+    """
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        draw = layers.INITIALIZERS[config.initializer](config.initializer_range)
+        width, hidden = config.value_width, config.hidden_size
+        self.projection = parts.dense(config, width, hidden, rngs=rngs)
+        self.missing = nnx.Param(draw(rngs.params(), (width, hidden)))
+        if config.hidden_input == "vector":
+            self.hidden_vector = nnx.Param(draw(rngs.params(), (hidden,)))
+        self.positions = config.position_embedding
+        if self.positions == "learnt":
+            rows = config.max_position_embeddings
+            self.position = nnx.Embed(rows, hidden, embedding_init=draw, rngs=rngs)
+        self.normalized_rows = config.normalized_rows
+        self.hidden_input = config.hidden_input
+        self.dropout_rate = config.hidden_dropout_prob
+
+    def targets(self, inputs: layers.Inputs) -> Values:
+        """Returns the values as the model has them, normalized if it normalizes rows."""
+        values = inputs["values"]
+        if not self.normalized_rows:
+            return values
+        mean, deviation = row_moments(values, observed(inputs))
+        return (values - mean) / deviation
+
+    def __call__(
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "batch length hidden"]:
+        values, is_observed = self.targets(inputs), observed(inputs)
+        hidden = _hidden(inputs)
+        if hidden is not None and self.hidden_input == "zeros":
+            is_shown = 1.0 - hidden[:, :, None]
+            values, missing = values * is_shown * is_observed, (1.0 - is_observed) * is_shown
+        else:
+            values, missing = values * is_observed, 1.0 - is_observed
+        embedded = self.projection(values) + missing @ self.missing[...]
+        if hidden is not None and self.hidden_input == "vector":
+            embedded = jnp.where(hidden[:, :, None] != 0, self.hidden_vector[...][None, None], embedded)
+        embedded = embedded + self._places(embedded.shape[1], embedded.shape[2])
+        return layers.dropout(embedded, self.dropout_rate, key)
+
+    def _places(self, length: int, size: int) -> Float[Array, "1 length hidden"]:
+        if self.positions == "learnt":
+            table = self.position.embedding[...]
+            if length > len(table):
+                raise ValueError(
+                    f"the input has {length} positions; the model was made for at most "
+                    f"max_position_embeddings = {len(table)}"
+                )
+            return table[:length][None]
+        if self.positions in PLACES:
+            return jnp.asarray(PLACES[self.positions](length, size))[None]
+        return jnp.zeros((1, 1, size))
+
+
+class ColumnEmbeddings(nnx.Module):
+    """The cells of a table's row: a scale and a shift of each column, or a row of each category.
+
+    `config.columns` has for each position 0 where it holds a number, else its number of categories,
+    whose codes are the values. Source: Gorishniy et al. 2021 (FT-Transformer), section 3.3. A cell
+    that was not observed has a learnt vector of its column, a hidden one a vector of all columns
+    and the shift of its own.
+    """
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        draw = layers.INITIALIZERS[config.initializer](config.initializer_range)
+        columns, hidden = len(config.columns), config.hidden_size
+
+        def table(rows: int) -> nnx.Param:
+            return nnx.Param(draw(rngs.params(), (rows, hidden)))
+
+        self.scale, self.shift, self.missing = table(columns), table(columns), table(columns)
+        self.categories = table(max(sum(config.columns), 1))
+        if config.hidden_input == "vector":
+            self.hidden_vector = nnx.Param(draw(rngs.params(), (hidden,)))
+        self.columns = config.columns
+        self.dropout_rate = config.hidden_dropout_prob
+
+    def targets(self, inputs: layers.Inputs) -> Values:
+        """Returns the values."""
+        return inputs["values"]
+
+    def __call__(
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "batch length hidden"]:
+        values = inputs.get("shown_values", inputs["values"])[:, :, 0]
+        counts, first = np.array(self.columns), np.cumsum(self.columns) - self.columns
+        codes = jnp.clip(values, 0, np.maximum(counts - 1, 0)[None]).astype(jnp.int32)
+        of_category = jnp.take(self.categories[...], codes + first[None], axis=0)
+        of_number = values[:, :, None] * self.scale[...][None]
+        embedded = jnp.where((counts > 0)[None, :, None], of_category, of_number)
+        embedded = embedded + self.shift[...][None]
+        is_observed = observed(inputs)[:, :, :1] != 0
+        embedded = jnp.where(is_observed, embedded, self.missing[...][None])
+        hidden = _hidden(inputs)
+        if hidden is not None and "shown_values" not in inputs:
+            vector = self.hidden_vector[...][None, None] + self.shift[...][None]
+            embedded = jnp.where(hidden[:, :, None] != 0, vector, embedded)
+        return layers.dropout(embedded, self.dropout_rate, key)
+
+
+class ValueHead(nnx.Module):
+    """A dense layer from the state of a position to its values."""
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.dense = parts.classifier(config, config.hidden_size, config.value_width, rngs=rngs)
+
+    def __call__(self, hidden: Float[Array, "batch length hidden"]) -> Values:
+        return self.dense(hidden.astype(jnp.float32))
+
+
+class ColumnHead(nnx.Module):
+    """A dense layer of each column: to a number, or to the logits of its categories.
+
+    Those of all columns lie one behind the other: `outputs` [batch, sum of max(1, categories)].
+    """
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        draw = layers.INITIALIZERS[config.initializer](config.initializer_range)
+        self.sizes = tuple(max(1, count) for count in config.columns)
+        total = sum(self.sizes)
+        self.kernel = nnx.Param(draw(rngs.params(), (total, config.hidden_size)))
+        self.bias = nnx.Param(jnp.zeros(total))
+
+    def __call__(
+        self, hidden: Float[Array, "batch length hidden"]
+    ) -> list[Float[Array, "batch outputs"]]:
+        """Returns the outputs of each column."""
+        kernel, bias, first, outputs = self.kernel[...], self.bias[...], 0, []
+        for column, size in enumerate(self.sizes):
+            rows = slice(first, first + size)
+            state = hidden[:, column].astype(jnp.float32)
+            outputs.append(state @ kernel[rows].T + bias[rows][None])
+            first += size
+        return outputs
+
+
+def observed(inputs: layers.Inputs) -> Values:
+    """Returns 1.0 where a value was observed, padding excepted."""
+    values = inputs["values"]
+    is_real = (inputs["input_mask"] != 0)[:, :, None]
+    if "observed" in inputs:
+        is_real = is_real & (inputs["observed"] != 0)
+    return jnp.broadcast_to(is_real, values.shape).astype(jnp.float32)
+
+
+def row_moments(values: Values, is_observed: Values) -> tuple[Array, Array]:
+    """Returns mean and deviation [batch, 1, 1] of the observed values of each row, no gradient."""
+    values, weights = jax.lax.stop_gradient(values), jax.lax.stop_gradient(is_observed)
+    count = jnp.maximum(weights.sum(axis=(1, 2), keepdims=True), 1.0)
+    mean = (values * weights).sum(axis=(1, 2), keepdims=True) / count
+    variance = (weights * (values - mean) ** 2).sum(axis=(1, 2), keepdims=True) / count
+    return mean, jnp.sqrt(variance + EPSILON)
+
+
+def _hidden(inputs: layers.Inputs) -> Float[Array, "batch length"] | None:
+    return inputs["hidden"].astype(jnp.float32) if "hidden" in inputs else None
+
+
+@functools.cache
+def sines(length: int, size: int) -> np.ndarray:
+    """Returns sines and cosines of places 0, 1, 2, ..., as Vaswani et al. 2017, section 3.5."""
+    return _waves(np.arange(length), size)
+
+
+@functools.cache
+def sines_of_grid(length: int, size: int) -> np.ndarray:
+    """Returns those of a square of patches in rows, behind a first position with zeros.
+
+    The first half of the numbers are of the column, the second of the row, in each sines before
+    cosines. Source: facebookresearch/mae, util/pos_embed.py, where the names of the two are
+    exchanged; all released weights have it so.
+    """
+    side = round((length - 1) ** 0.5)
+    if side * side != length - 1:
+        raise ValueError(
+            f"the input has {length} positions; with position_embedding 'sines_of_grid' they are "
+            "one, and a square of patches"
+        )
+    rows, columns = np.divmod(np.arange(side * side), side)
+    halves = [_halves(places, size // 2) for places in (columns, rows)]
+    return np.concatenate([np.zeros((1, size)), np.concatenate(halves, axis=1)]).astype(np.float32)
+
+
+def _waves(places: np.ndarray, size: int) -> np.ndarray:
+    table = np.zeros((len(places), size))
+    angles = places[:, None] / 10_000 ** (np.arange(0, size, 2) / size)
+    table[:, 0::2], table[:, 1::2] = np.sin(angles), np.cos(angles)[:, : size // 2]
+    return table.astype(np.float32)
+
+
+def _halves(places: np.ndarray, size: int) -> np.ndarray:
+    angles = places[:, None] / 10_000 ** (np.arange(size // 2) / (size / 2))
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+
+
+# A position_embedding that is computed -> its table for a number of positions and a width.
+PLACES = {"sines": sines, "sines_of_grid": sines_of_grid}

@@ -1,0 +1,226 @@
+"""Masked values: what is hidden of series, images and tables is predicted from the rest of a row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from bertjax.models import encoder, values
+from bertjax.tasks import base
+
+# Name -> the error of a prediction, elementwise.
+ERRORS: dict[str, Callable[[Array], Array]] = {
+    "squared": jnp.square,
+    "absolute": jnp.abs,
+    "huber": lambda error: jnp.where(
+        jnp.abs(error) < 1.0, 0.5 * jnp.square(error), jnp.abs(error) - 0.5
+    ),
+}
+TARGETS = ("values", "replaced")
+# Added to the variance of a patch. Source: facebookresearch/mae, models_mae.py, forward_loss.
+PATCH_EPSILON = 1e-6
+
+
+class MaskedValuesModel(nnx.Module):
+    """The encoder, and a head from a position's state to its values, its category, or a bit."""
+
+    def __init__(self, config: encoder.EncoderConfig, *, predicts: str, rngs: nnx.Rngs):
+        self.encoder = encoder.make_encoder(config, rngs=rngs)
+        if predicts == "replaced":
+            self.replaced_head = values.ColumnHead(
+                dataclasses.replace(config, columns=(0,) * len(config.columns)), rngs=rngs
+            )
+        elif config.columns:
+            self.column_head = values.ColumnHead(config, rngs=rngs)
+        else:
+            self.value_head = values.ValueHead(config, rngs=rngs)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedValues:
+    """Predicts hidden values, and hidden categories; or which cells were exchanged.
+
+    `value_loss` is the mean of `error` over hidden values that were observed, `category_loss` that
+    of the cross-entropy over hidden categories. With `normalized_patches` the target of a patch has
+    the mean 0 and the unbiased variance 1 (He et al. 2022, section 4.1). With `predicts` "replaced"
+    `replaced_loss` is the mean binary cross-entropy over all observed cells of whether another
+    value stands there (Rubachev et al. 2022, "mask").
+    """
+
+    encoder: encoder.EncoderConfig
+    error: str = "squared"
+    predicts: str = "values"
+    normalized_patches: bool = False
+
+    @property
+    def objectives(self) -> Mapping[str, float]:
+        if self.predicts == "replaced":
+            return {"replaced_loss": 1.0}
+        columns = self.encoder.columns
+        has_numbers, has_categories = not columns or 0 in columns, any(columns)
+        losses = {"value_loss": 1.0} if has_numbers else {}
+        return losses | ({"category_loss": 1.0} if has_categories else {})
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        return ()
+
+    def init(self, rngs: nnx.Rngs) -> MaskedValuesModel:
+        return MaskedValuesModel(self.encoder, predicts=self.predicts, rngs=rngs)
+
+    def weights(self, batch: base.Batch) -> dict[str, Float[Array, ""]]:
+        if self.predicts == "replaced":
+            return {"replaced_loss": _observed(batch)[:, :, 0].sum()}
+        scored = _scored(batch)
+        if not self.encoder.columns:
+            return {"value_loss": scored.sum()}
+        is_category = jnp.array(self.encoder.columns) > 0
+        by_column = scored[:, :, 0].sum(axis=0)
+        totals = {
+            "value_loss": jnp.where(is_category, 0.0, by_column).sum(),
+            "category_loss": jnp.where(is_category, by_column, 0.0).sum(),
+        }
+        return {name: totals[name] for name in self.objectives}
+
+    def loss(
+        self, model: MaskedValuesModel, batch: base.Batch, *, key: PRNGKeyArray | None
+    ) -> base.Means:
+        """Returns the objectives, and value_mae, category_accuracy or replaced_accuracy."""
+        hidden = model.encoder(batch, key=key)
+        if self.predicts == "replaced":
+            return _replaced(model, hidden, batch)
+        if self.encoder.columns:
+            return self._of_columns(model, hidden, batch)
+        targets = model.encoder.embeddings.targets(batch)
+        if self.normalized_patches:
+            targets = _normalized(targets)
+        return self._of_numbers(model.value_head(hidden) - targets, _scored(batch))
+
+    def _of_numbers(self, errors: Array, weights: Array) -> base.Means:
+        return {
+            "value_loss": base.weighted(ERRORS[self.error](errors), weights),
+            "value_mae": base.weighted(jnp.abs(errors), weights),
+        }
+
+    def _of_columns(
+        self, model: MaskedValuesModel, hidden: Array, batch: base.Batch
+    ) -> base.Means:
+        cells, scored = batch["values"][:, :, 0], _scored(batch)[:, :, 0]
+        outputs = model.column_head(hidden)
+        numbers = [at for at, count in enumerate(self.encoder.columns) if not count]
+        means: base.Means = {}
+        if numbers:
+            predicted = jnp.concatenate([outputs[at] for at in numbers], axis=1)
+            places = jnp.array(numbers)
+            means |= self._of_numbers(predicted - cells[:, places], scored[:, places])
+        for at, count in enumerate(self.encoder.columns):
+            if count:
+                codes, weights = cells[:, at].astype(jnp.int32), scored[:, at]
+                losses = base.cross_entropy(outputs[at], codes)
+                of_column = {
+                    "category_loss": base.weighted(losses, weights),
+                    "category_accuracy": base.accuracy(outputs[at], codes, weights),
+                }
+                means = {
+                    **means,
+                    **{name: means[name] + it if name in means else it
+                       for name, it in of_column.items()},
+                }  # fmt: skip
+        return means
+
+    def evaluate(self, model: MaskedValuesModel, batch: base.Batch) -> base.Means:
+        return self.loss(model, batch, key=None)
+
+    def predict(self, model: MaskedValuesModel, batch: base.Batch) -> dict[str, Array]:
+        """Returns "values" [batch, length, width], in the units of the records; {} of tables."""
+        if self.predicts == "replaced" or self.encoder.columns:
+            return {}
+        predicted = model.value_head(model.encoder(batch))
+        if self.normalized_patches:
+            mean, deviation = _patch_moments(batch["values"])
+            return {"values": predicted * deviation + mean}
+        if self.encoder.normalized_rows:
+            mean, deviation = values.row_moments(batch["values"], values.observed(batch))
+            return {"values": predicted * deviation + mean}
+        return {"values": predicted}
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        """Three times the forward pass: encoder, and a dense layer into values and out of them."""
+        del predictions
+        hidden = self.encoder.hidden_size
+        width = self.encoder.value_width or 1
+        forward = self.encoder.forward_flops(length) + 4.0 * length * hidden * width
+        return 3.0 * batch_size * forward
+
+
+def _replaced(model: MaskedValuesModel, hidden: Array, batch: base.Batch) -> base.Means:
+    logits = jnp.concatenate(model.replaced_head(hidden), axis=1)
+    is_replaced = (batch["shown_values"] != batch["values"])[:, :, 0]
+    weights = _observed(batch)[:, :, 0]
+    losses = jax.nn.softplus(jnp.where(is_replaced, -logits, logits))
+    is_right = (logits > 0) == is_replaced
+    return {
+        "replaced_loss": base.weighted(losses, weights),
+        "replaced_accuracy": base.weighted(is_right.astype(jnp.float32), weights),
+    }
+
+
+def _observed(batch: base.Batch) -> Float[Array, "batch length width"]:
+    return values.observed(batch) * batch["example_weights"][:, None, None]
+
+
+def _scored(batch: base.Batch) -> Float[Array, "batch length width"]:
+    return _observed(batch) * batch["hidden"].astype(jnp.float32)[:, :, None]
+
+
+def _patch_moments(patches: Array) -> tuple[Array, Array]:
+    variance = patches.var(axis=2, keepdims=True, ddof=1)
+    return patches.mean(axis=2, keepdims=True), jnp.sqrt(variance + PATCH_EPSILON)
+
+
+def _normalized(patches: Array) -> Array:
+    mean, deviation = _patch_moments(patches)
+    return (patches - mean) / deviation
+
+
+def of_options(sizes: encoder.EncoderConfig, options: Any) -> MaskedValues:
+    """Returns the task that config.pretraining asks for."""
+    return MaskedValues(
+        sizes,
+        error=options.value_error,
+        predicts=options.predicts,
+        normalized_patches=options.normalized_patches,
+    )
+
+
+def faults(config: Any) -> Iterator[str]:
+    """Yields a sentence for each option that does not go together with this objective."""
+    options, model = config.pretraining, config.model
+    if model.embeddings not in ("patches", "columns"):
+        yield (
+            f"config.model.embeddings is {model.embeddings!r}; the objective masked_values predicts "
+            "values: set it to 'patches' or 'columns'"
+        )
+    if options.masking != "dynamic":
+        yield (
+            f"config.pretraining.masking is {options.masking!r}; values are hidden as they are "
+            "read: set it to 'dynamic'"
+        )
+    if options.predicts == "replaced" and not (
+        options.exchanged_cells and model.embeddings == "columns"
+    ):
+        yield (
+            "config.pretraining.predicts is 'replaced', which cells of tables were exchanged: set "
+            "config.pretraining.exchanged_cells and config.model.embeddings='columns'"
+        )
+    if options.exchanged_cells and model.embeddings != "columns":
+        yield (
+            "config.pretraining.exchanged_cells is True, which exchanges cells of tables: set "
+            "config.model.embeddings='columns', or leave it out"
+        )

@@ -1,0 +1,210 @@
+"""Masked values: what is read, what is predicted, and the losses, against float64 numpy."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bertjax import models
+from bertjax.data import value_masking
+from bertjax.models import values
+from bertjax.tasks import masked_values
+
+SIZES = {
+    **{"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "type_vocab_size": 0},
+    **{"intermediate_size": 16, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    **{"vocab_size": 1, "max_position_embeddings": 16},
+}
+PATCHES = models.EncoderConfig(**SIZES, embeddings="patches", value_width=3)
+COLUMNS = models.EncoderConfig(
+    **SIZES, embeddings="columns", columns=(0, 4, 0, 3), position_embedding="none"
+)
+ROWS, LENGTH = 5, 7
+
+
+def patches(seed=0, **changes):
+    """Rows of patches with holes, of which the last is a copy that counts for nothing."""
+    rng = np.random.default_rng(seed)
+    observed = (rng.random((ROWS, LENGTH, 3)) < 0.8).astype(np.int32)
+    observed[:, 0] = 0  # a place for the whole row
+    batch = {
+        "values": rng.normal(3, 2, (ROWS, LENGTH, 3)).astype(np.float32),
+        "observed": observed,
+        "hidden": (rng.random((ROWS, LENGTH)) < 0.4).astype(np.int32),
+        "input_mask": np.ones((ROWS, LENGTH), np.int32),
+        "example_weights": np.array([1, 1, 1, 1, 0], np.float32),
+    }
+    return batch | changes
+
+
+def cells(seed=0):
+    """Rows of a table: numbers and codes."""
+    rng = np.random.default_rng(seed)
+    drawn = [rng.integers(0, n, ROWS) if n else rng.normal(size=ROWS) for n in COLUMNS.columns]
+    return {
+        "values": np.stack(drawn, axis=1)[:, :, None].astype(np.float32),
+        "observed": (rng.random((ROWS, 4, 1)) < 0.8).astype(np.int32),
+        "hidden": (rng.random((ROWS, 4)) < 0.5).astype(np.int32),
+        "input_mask": np.ones((ROWS, 4), np.int32),
+        "example_weights": np.array([1, 1, 1, 1, 0], np.float32),
+    }
+
+
+def made(task, batch, seed=0):
+    model = task.init(nnx.Rngs(seed))
+    return model, jax.tree.map(jnp.asarray, batch)
+
+
+@pytest.mark.parametrize("config", [PATCHES, COLUMNS], ids=["patches", "columns"])
+def test_a_value_that_was_not_observed_or_is_hidden_changes_nothing(config):
+    task = masked_values.MaskedValues(config)
+    batch = patches() if config is PATCHES else cells()
+    unread = (batch["observed"] == 0) | (batch["hidden"][:, :, None] != 0)
+    for hidden_input in ("vector", "zeros")[: 2 if config is PATCHES else 1]:
+        changed = dataclasses.replace(task.encoder, hidden_input=hidden_input)
+        model = masked_values.MaskedValues(changed).init(nnx.Rngs(0))
+        states = [
+            model.encoder(jax.tree.map(jnp.asarray, batch | {"values": shown}))
+            for shown in (batch["values"], np.where(unread, 2, batch["values"]).astype(np.float32))
+        ]
+        np.testing.assert_array_equal(*states)
+        seen = np.where(unread, batch["values"], batch["values"] + 1).astype(np.float32)
+        other = model.encoder(jax.tree.map(jnp.asarray, batch | {"values": seen}))
+        assert np.abs(other - states[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("normalized_rows", [False, True])
+@pytest.mark.parametrize("normalized_patches", [False, True])
+@pytest.mark.parametrize("error", masked_values.ERRORS)
+def test_the_loss_of_patches_is_the_mean_over_what_was_hidden_and_observed(
+    error, normalized_rows, normalized_patches
+):
+    config = dataclasses.replace(PATCHES, normalized_rows=normalized_rows)
+    task = masked_values.MaskedValues(config, error=error, normalized_patches=normalized_patches)
+    batch = patches()
+    model, ours = made(task, batch)
+    predicted = np.asarray(model.value_head(model.encoder(ours)), np.float64)
+    target = batch["values"].astype(np.float64)
+    if normalized_rows:
+        seen = np.ma.masked_array(target, batch["observed"] == 0)
+        mean, variance = (it(axis=(1, 2))[:, None, None] for it in (seen.mean, seen.var))
+        target = (target - mean.data) / np.sqrt(variance.data + 1e-5)
+    if normalized_patches:
+        deviation = np.sqrt(target.var(axis=2, keepdims=True, ddof=1) + 1e-6)
+        target = (target - target.mean(axis=2, keepdims=True)) / deviation
+    off = predicted - target
+    by_name = {
+        "squared": off**2,
+        "absolute": np.abs(off),
+        "huber": np.where(np.abs(off) < 1, off**2 / 2, np.abs(off) - 0.5),
+    }
+    counted = (batch["observed"] * batch["hidden"][:, :, None] != 0)[:4]
+    means = task.loss(model, ours, key=None)
+    np.testing.assert_allclose(
+        means["value_loss"].value(), by_name[error][:4][counted].mean(), rtol=1e-4
+    )
+    assert means["value_loss"].weight == counted.sum() == task.weights(ours)["value_loss"]
+    assert {*task.objectives} == {*task.weights(ours)}
+
+
+def test_numbers_and_categories_of_columns_have_a_loss_each():
+    task, batch = masked_values.MaskedValues(COLUMNS), cells()
+    model, ours = made(task, batch)
+    outputs = [np.asarray(it, np.float64) for it in model.column_head(model.encoder(ours))]
+    counted = (batch["observed"][:, :, 0] * batch["hidden"] != 0)[:4]
+    squares, entropies = [], []
+    for at, count in enumerate(COLUMNS.columns):
+        for row in np.flatnonzero(counted[:, at]):
+            value, output = batch["values"][row, at, 0], outputs[at][row]
+            if count:
+                entropies.append(np.log(np.exp(output).sum()) - output[int(value)])
+            else:
+                squares.append((output[0] - value) ** 2)
+    means = task.loss(model, ours, key=None)
+    np.testing.assert_allclose(means["value_loss"].value(), np.mean(squares), rtol=1e-5)
+    np.testing.assert_allclose(means["category_loss"].value(), np.mean(entropies), rtol=1e-5)
+    weights = {name: float(it) for name, it in task.weights(ours).items()}
+    assert weights == {"value_loss": len(squares), "category_loss": len(entropies)}
+
+
+def test_only_cells_whose_value_changed_count_as_replaced():
+    task = masked_values.MaskedValues(COLUMNS, predicts="replaced")
+    batch = cells()
+    shown = batch["values"].copy()
+    hidden = batch["hidden"][:, :, None] != 0
+    shown[hidden] = np.roll(shown, 1, axis=0)[hidden]
+    batch["shown_values"] = shown
+    model, ours = made(task, batch)
+    logits = np.concatenate(
+        [np.asarray(it, np.float64) for it in model.replaced_head(model.encoder(ours))], axis=1
+    )[:4]
+    changed = (shown != batch["values"])[:4, :, 0]
+    assert 0 < changed.sum() < hidden[:4].sum()  # some are replaced by an equal one
+    losses = np.log1p(np.exp(np.where(changed, -logits, logits)))
+    seen = batch["observed"][:4, :, 0] != 0
+    means = task.loss(model, ours, key=None)
+    np.testing.assert_allclose(means["replaced_loss"].value(), losses[seen].mean(), rtol=1e-5)
+
+
+def test_the_share_of_observed_positions_is_hidden_by_row_and_groups_whole():
+    rng = np.random.default_rng(1)
+    batch = patches()
+    del batch["hidden"]
+    options = value_masking.Options(0.5)
+    observed = value_masking.observed_positions(batch)
+    hidden = value_masking.draw(batch, rng, options)["hidden"]
+    assert ((hidden == 0) | observed).all() and not hidden[:, 0].any()
+    expected = np.maximum(np.rint(observed.sum(axis=1) * 0.5), 1)
+    np.testing.assert_array_equal(hidden.sum(axis=1), expected)
+    groups = np.array([0, 0, 1, 1, 0, 1, 1], np.int32)  # [CLS] and two channels of three
+    whole = batch | {
+        "continues_word": np.tile(groups, (ROWS, 1)), "observed": np.ones_like(batch["observed"])
+    }  # fmt: skip
+    whole["observed"][:, 0] = 0
+    drawn = value_masking.draw(whole, rng, dataclasses.replace(options, strategy="whole_word"))
+    of_groups = drawn["hidden"][:, 1:].reshape(ROWS, 2, 3)
+    assert {*of_groups.sum(axis=2).ravel().tolist()} == {0, 3}
+
+
+def test_exchanged_cells_are_those_of_the_same_column_and_no_function_of_the_batch():
+    donors = (
+        np.arange(40, dtype=np.float32).reshape(10, 4, 1), np.ones((10, 4, 1), np.int32)
+    )  # fmt: skip
+    donors[1][:, 2] = 0
+    options = value_masking.Options(0.6, exchanges=True)
+    batch = cells()
+    drawn = value_masking.draw(batch, np.random.default_rng(3), options, donors)
+    hidden, shown = drawn["hidden"] != 0, drawn["shown_values"][:, :, 0]
+    cells_before = batch["values"][:, :, 0]
+    np.testing.assert_array_equal(shown[~hidden], cells_before[~hidden])
+    np.testing.assert_array_equal(shown[:, 2], cells_before[:, 2])  # whose donors have none
+    for column in (0, 1, 3):
+        taken = shown[:, column][hidden[:, column]]
+        assert ((taken % 4) == column).all() and len(taken)
+    other = cells(seed=8) | {name: batch[name] for name in ("observed", "input_mask")}
+    again = value_masking.draw(other, np.random.default_rng(3), options, donors)
+    is_exchanged = hidden & (np.arange(4) != 2)
+    np.testing.assert_array_equal(again["shown_values"][:, :, 0][is_exchanged], shown[is_exchanged])
+
+
+def test_computed_places_are_their_definitions():
+    table = values.sines(5, 6)
+    for place in range(5):
+        for pair in range(3):
+            angle = place / 10_000 ** (2 * pair / 6)
+            assert table[place, 2 * pair] == pytest.approx(np.sin(angle), abs=1e-6)
+            assert table[place, 2 * pair + 1] == pytest.approx(np.cos(angle), abs=1e-6)
+    grid = values.sines_of_grid(10, 8)  # 3 x 3 behind [CLS]; 8 numbers: two angles, column and row
+    assert (grid[0] == 0).all()
+    for row in range(3):
+        for column in range(3):
+            by_hand = []
+            for place in (column, row):
+                angles = [place, place / 100]
+                by_hand += [*np.sin(angles), *np.cos(angles)]
+            np.testing.assert_allclose(grid[1 + 3 * row + column], by_hand, atol=1e-6)
+    with pytest.raises(ValueError, match="the input has 8 positions"):
+        values.sines_of_grid(8, 8)
