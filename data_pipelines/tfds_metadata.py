@@ -73,6 +73,11 @@ def _features(manifest: records.Manifest) -> Any:
 
 def _description(manifest: records.Manifest) -> str:
     described = manifest.tokenizer
+    if not described:
+        return (
+            f"Rows of {manifest.max_seq_length} positions with {', '.join(manifest.features)}. "
+            f"Made with bertjax; everything else is in {records.MANIFEST_FILE}."
+        )
     masks = (
         f"{manifest.masked_lm_prob:.0%} masked, at most {manifest.max_predictions_per_seq}"
         if manifest.has_static_masks

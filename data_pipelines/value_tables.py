@@ -1,0 +1,143 @@
+"""Tables of numbers and categories, as columns in memory; and how they are cut into parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.compute
+from pyarrow import csv, parquet
+
+from bertjax.data import foreign_files
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """Columns of numbers: `values` [rows, columns] in float64, nan where a cell is empty."""
+
+    names: tuple[str, ...]
+    values: np.ndarray
+
+
+def read(path: str) -> pyarrow.Table:
+    """Returns the table of a .csv or .parquet file, compressed or not.
+
+    Raises:
+      FileNotFoundError: if there is none.
+      ValueError: if it cannot be read, or two columns have one name.
+    """
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} does not exist")
+    foreign_files.check_regular(path)
+    try:
+        table = parquet.read_table(path) if ".parquet" in path else csv.read_csv(path)
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
+        raise ValueError(f"{path} cannot be read as a table: {error}") from error
+    names = table.column_names
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path} has two columns of one name: {', '.join(names)}")
+    return table
+
+
+def read_numbers(path: str, *, time_column: str = "", columns: str = "") -> Numbers:
+    """Returns the columns of numbers of a file in the order of time.
+
+    Raises:
+      FileNotFoundError: if there is none.
+      ValueError: if a column is missing or holds no numbers, or times do not rise.
+    """
+    if path.endswith(".npy"):
+        return _of_array(path)
+    table = read(path)
+    if time_column:
+        _check_rises(path, _column(table, time_column, path, "--time_column"), time_column)
+    is_number = {
+        field.name: pyarrow.types.is_integer(field.type) or pyarrow.types.is_floating(field.type)
+        for field in table.schema
+        if field.name != time_column
+    }
+    names = columns.split(",") if columns else [name for name, it in is_number.items() if it]
+    for name in names:
+        _column(table, name, path, "--channels")
+        if not is_number[name]:
+            raise ValueError(
+                f"the column {name!r} of {path} holds {table.schema.field(name).type}; it must "
+                "hold numbers"
+            )
+    if not names:
+        raise ValueError(f"{path} has no column of numbers: {', '.join(table.column_names)}")
+    values = [
+        table.column(name).cast(pyarrow.float64()).to_numpy(zero_copy_only=False) for name in names
+    ]
+    return Numbers(tuple(names), _finite(np.stack(values, axis=1), path))
+
+
+def part_sizes(text: str, total: int, names: Sequence[str]) -> list[int]:
+    """Returns the numbers of rows of parts, given as numbers or as shares of all.
+
+    Raises:
+      ValueError: if they are none, or more than there are.
+    """
+    try:
+        numbers = [float(it) for it in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not 1 <= len(numbers) <= len(names) or min(numbers) < 0 or not numbers[0]:
+        raise ValueError(
+            f"--parts is {text!r}; it must be up to {len(names)} numbers ({', '.join(names)}): "
+            "rows, or shares of all"
+        )
+    if sum(numbers) <= 1 + 1e-9:
+        bounds = np.rint(np.cumsum(numbers) * total).astype(int)
+        numbers = np.diff(bounds, prepend=0).tolist()
+    if sum(numbers) > total:
+        raise ValueError(f"--parts is {text!r}, {sum(numbers):,.0f} rows; there are {total:,}")
+    return [int(it) for it in numbers] + [0] * (len(names) - len(numbers))
+
+
+def _of_array(path: str) -> Numbers:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} does not exist")
+    try:
+        array = np.load(path, allow_pickle=False)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a plain array of numpy: {error}") from error
+    if array.ndim not in (1, 2) or array.dtype.kind not in "fiu":
+        raise ValueError(
+            f"{path} has the shape {array.shape} of {array.dtype}; it must be numbers [steps] or "
+            "[steps, channels]"
+        )
+    values = array.reshape(len(array), -1).astype(np.float64)
+    return Numbers(tuple(f"channel_{at}" for at in range(values.shape[1])), _finite(values, path))
+
+
+def _finite(values: np.ndarray, path: str) -> np.ndarray:
+    if np.isinf(values).any():
+        row = int(np.flatnonzero(np.isinf(values).any(axis=1))[0])
+        raise ValueError(f"row {row + 1} of {path} holds an infinite number; leave such cells empty")
+    return values
+
+
+def _column(table: pyarrow.Table, name: str, path: str, option: str) -> Any:
+    if name not in table.column_names:
+        raise ValueError(
+            f"{option} names {name!r}, which {path} does not have: {', '.join(table.column_names)}"
+        )
+    return table.column(name)
+
+
+def _check_rises(path: str, times: pyarrow.ChunkedArray, name: str) -> None:
+    if times.null_count:
+        raise ValueError(f"the column {name!r} of {path} has {times.null_count:,} empty cells")
+    before, after = times.slice(0, len(times) - 1), times.slice(1)
+    falls = pyarrow.compute.less_equal(after, before).to_numpy(zero_copy_only=False)
+    if falls.any():
+        row = int(np.flatnonzero(falls)[0]) + 2
+        raise ValueError(
+            f"the column {name!r} of {path} does not rise at row {row}: sort the file by it, and "
+            "keep series of several things in a column each"
+        )

@@ -1,0 +1,143 @@
+"""Series to records: windows, scaling by the training part, gaps, parts in time."""
+
+import numpy as np
+import pytest
+
+from bertjax.data import records, streams
+from data_pipelines import build_series, value_tables
+
+STEPS = 200
+
+
+@pytest.fixture
+def series():
+    rng = np.random.default_rng(0)
+    return np.cumsum(rng.normal(size=(STEPS, 3)), axis=0) + np.array([0, 50, -7])
+
+
+def write_csv(path, series, gaps=()):
+    lines = ["date,a,b,c,note"]
+    for at, row in enumerate(series):
+        cells = ["" if (at, column) in gaps else repr(float(it)) for column, it in enumerate(row)]
+        lines.append(f"2020-01-01 {at // 60:02d}:{at % 60:02d}:00,{','.join(cells)},x")
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def options(path, output, **changes):
+    given = {"window": 26, "patch": 4, "parts": "120,40,40", "time_column": "date"}
+    return build_series.Options(input=path, output=str(output), **(given | changes))
+
+
+def rows_of(directory):
+    def keep(batch, rng):  # streams drop what only masks read
+        return {"groups": batch["continues_word"]} if "continues_word" in batch else {}
+
+    record_set = records.open(directory)
+    batches = list(streams.evaluation_batches(record_set, batch_size=16, draw_masks=keep))
+    kept = [batch["example_weights"] > 0 for batch in batches]
+    names = {*record_set.manifest.features, *batches[0]} & {"values", "observed", "groups"}
+    return {
+        name: np.concatenate([it[name][at] for it, at in zip(batches, kept, strict=True)])
+        for name in names
+    }, record_set.manifest
+
+
+def test_each_part_has_all_windows_of_its_own_steps_once_scaled_by_the_training_part(
+    tmp_path, series
+):
+    path = write_csv(tmp_path / "s.csv", series)
+    build_series.build(options(path, tmp_path / "r"))
+    scaled = (series - series[:120].mean(axis=0)) / series[:120].std(axis=0)
+    for part, begin, end in (("train", 0, 120), ("heldout", 120, 160), ("test", 160, 200)):
+        expected = {
+            scaled[start + 2 : start + 26, channel].astype(np.float32).tobytes()
+            for start in range(begin, end - 26 + 1)
+            for channel in range(3)
+        }
+        rows, manifest = rows_of(tmp_path / "r" / part)
+        assert {*rows} == {"values"} and rows["values"].shape[1:] == (6, 4)
+        assert len(rows["values"]) == manifest.num_examples == len(expected)
+        assert {it.tobytes() for it in rows["values"]} == expected
+    channels = manifest.statistics["channels"]
+    assert [it["name"] for it in channels] == ["a", "b", "c"]
+    np.testing.assert_allclose([it["mean"] for it in channels], series[:120].mean(axis=0))
+
+
+def test_empty_cells_are_not_observed_and_do_not_scale(tmp_path, series):
+    gaps = {(at, 1) for at in range(30, 45)} | {(3, 0), (150, 2)}
+    path = write_csv(tmp_path / "s.csv", series, gaps)
+    build_series.build(options(path, tmp_path / "r", stride=7, scaling="standard"))
+    rows, manifest = rows_of(tmp_path / "r" / "train")
+    seen = np.array([row for at, row in enumerate(series[:120, 1]) if (at, 1) not in gaps])
+    np.testing.assert_allclose(manifest.statistics["channels"][1]["mean"], seen.mean())
+    assert (rows["observed"] == 0).sum() > 20
+    assert (rows["values"][rows["observed"] == 0] == 0).all()
+    assert rows["values"][rows["observed"] != 0].std() > 0.5
+
+
+def test_channels_together_are_groups_of_positions(tmp_path, series):
+    path = write_csv(tmp_path / "s.csv", series)
+    build_series.build(
+        options(path, tmp_path / "r", channels_together=True, channels="c,a", scaling="none")
+    )
+    rows, _ = rows_of(tmp_path / "r" / "train")
+    assert rows["values"].shape[1:] == (12, 4)
+    assert (rows["groups"] == [0, 1, 1, 1, 1, 1] * 2).all()
+    starts = {
+        np.concatenate([series[at + 2 : at + 26, 2], series[at + 2 : at + 26, 0]])
+        .astype(np.float32)
+        .tobytes()
+        for at in range(120 - 25)
+    }
+    assert {it.tobytes() for it in rows["values"]} == starts
+
+
+def test_the_same_input_gives_the_same_bytes_from_csv_and_npy(tmp_path, series):
+    path = write_csv(tmp_path / "s.csv", series)
+    np.save(tmp_path / "s.npy", series)
+    build_series.build(options(path, tmp_path / "a"))
+    build_series.build(options(str(tmp_path / "s.npy"), tmp_path / "b", time_column=""))
+    shards = [sorted((tmp_path / name / "train").glob("*.tfrecord*")) for name in "ab"]
+    assert len(shards[0]) == len(shards[1]) >= 8
+    for one, other in zip(*shards, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"time_column": "day"}, "--time_column names 'day', which .* does not have: date, a"),
+        ({"channels": "a,note"}, "column 'note' of .* holds string; it must hold numbers"),
+        ({"parts": "300"}, r"--parts is '300', 300 rows; there are 200"),
+        ({"parts": "a lot"}, "--parts is 'a lot'; it must be up to 3 numbers"),
+        ({"patch": 40}, "--patch is 40, --window 26"),
+        ({"parts": "20,40"}, "there are no rows for .*train: give more data"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path, series, changes, message):
+    path = write_csv(tmp_path / "s.csv", series)
+    with pytest.raises(ValueError, match=message):
+        build_series.build(options(path, tmp_path / "r", **changes))
+    assert not (tmp_path / "r" / "train" / "manifest.json").exists()
+
+
+def test_times_that_do_not_rise_and_files_that_are_none_are_named(tmp_path, series):
+    path = write_csv(tmp_path / "s.csv", series)
+    lines = (tmp_path / "s.csv").read_text().splitlines()
+    (tmp_path / "s.csv").write_text("\n".join([*lines[:5], lines[3], *lines[5:]]))
+    with pytest.raises(ValueError, match="'date' of .* does not rise at row 5: sort the file"):
+        build_series.build(options(path, tmp_path / "r"))
+    (tmp_path / "s.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(ValueError, match="cannot be read as a table"):
+        build_series.build(options(str(tmp_path / "s.parquet"), tmp_path / "r"))
+    with pytest.raises(FileNotFoundError):
+        build_series.build(options(str(tmp_path / "none.csv"), tmp_path / "r"))
+    np.save(tmp_path / "o.npy", np.array([{}, 1]))
+    with pytest.raises(ValueError, match="not a plain array"):
+        build_series.build(options(str(tmp_path / "o.npy"), tmp_path / "r"))
+
+
+def test_shares_add_up_to_all_rows():
+    assert value_tables.part_sizes("0.7,0.1,0.2", 101, ("a", "b", "c")) == [71, 10, 20]
+    assert value_tables.part_sizes("0.5", 101, ("a", "b", "c")) == [50, 0, 0]
