@@ -37,10 +37,10 @@ class PatchEmbeddings(nnx.Module):
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         draw = layers.INITIALIZERS[config.initializer](config.initializer_range)
         width, hidden = config.value_width, config.hidden_size
-        self.projection = parts.dense(config, width, hidden, rngs=rngs)
-        self.missing = nnx.Param(draw(rngs.params(), (width, hidden)))
+        self.patches = parts.dense(config, width, hidden, rngs=rngs)
+        self.missing = nnx.Embed(width, hidden, embedding_init=draw, rngs=rngs)
         if config.hidden_input == "vector":
-            self.hidden_vector = nnx.Param(draw(rngs.params(), (hidden,)))
+            self.hidden_vector = nnx.Embed(1, hidden, embedding_init=draw, rngs=rngs)
         self.positions = config.position_embedding
         if self.positions == "learnt":
             rows = config.max_position_embeddings
@@ -67,9 +67,10 @@ class PatchEmbeddings(nnx.Module):
             values, missing = values * is_shown * is_observed, (1.0 - is_observed) * is_shown
         else:
             values, missing = values * is_observed, 1.0 - is_observed
-        embedded = self.projection(values) + missing @ self.missing[...]
+        embedded = self.patches(values) + missing @ self.missing.embedding[...]
         if hidden is not None and self.hidden_input == "vector":
-            embedded = jnp.where(hidden[:, :, None] != 0, self.hidden_vector[...][None, None], embedded)
+            vector = self.hidden_vector.embedding[...][None]
+            embedded = jnp.where(hidden[:, :, None] != 0, vector, embedded)
         embedded = embedded + self._places(embedded.shape[1], embedded.shape[2])
         return layers.dropout(embedded, self.dropout_rate, key)
 
@@ -88,25 +89,26 @@ class PatchEmbeddings(nnx.Module):
 
 
 class ColumnEmbeddings(nnx.Module):
-    """The cells of a table's row: a scale and a shift of each column, or a row of each category.
+    """The cells of a table's row: a scale and a bias of each column, or a row of each category.
 
     `config.columns` has for each position 0 where it holds a number, else its number of categories,
     whose codes are the values. Source: Gorishniy et al. 2021 (FT-Transformer), section 3.3. A cell
     that was not observed has a learnt vector of its column, a hidden one a vector of all columns
-    and the shift of its own.
+    and the bias of its own.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         draw = layers.INITIALIZERS[config.initializer](config.initializer_range)
         columns, hidden = len(config.columns), config.hidden_size
 
-        def table(rows: int) -> nnx.Param:
-            return nnx.Param(draw(rngs.params(), (rows, hidden)))
+        def table(rows: int) -> nnx.Embed:
+            return nnx.Embed(rows, hidden, embedding_init=draw, rngs=rngs)
 
-        self.scale, self.shift, self.missing = table(columns), table(columns), table(columns)
+        self.scale = nnx.Param(draw(rngs.params(), (columns, hidden)))
+        self.bias = nnx.Param(draw(rngs.params(), (columns, hidden)))
+        self.missing = table(columns)
         self.categories = table(max(sum(config.columns), 1))
-        if config.hidden_input == "vector":
-            self.hidden_vector = nnx.Param(draw(rngs.params(), (hidden,)))
+        self.hidden_vector = table(1)
         self.columns = config.columns
         self.dropout_rate = config.hidden_dropout_prob
 
@@ -120,15 +122,15 @@ class ColumnEmbeddings(nnx.Module):
         values = inputs.get("shown_values", inputs["values"])[:, :, 0]
         counts, first = np.array(self.columns), np.cumsum(self.columns) - self.columns
         codes = jnp.clip(values, 0, np.maximum(counts - 1, 0)[None]).astype(jnp.int32)
-        of_category = jnp.take(self.categories[...], codes + first[None], axis=0)
+        of_category = jnp.take(self.categories.embedding[...], codes + first[None], axis=0)
         of_number = values[:, :, None] * self.scale[...][None]
         embedded = jnp.where((counts > 0)[None, :, None], of_category, of_number)
-        embedded = embedded + self.shift[...][None]
+        embedded = embedded + self.bias[...][None]
         is_observed = observed(inputs)[:, :, :1] != 0
-        embedded = jnp.where(is_observed, embedded, self.missing[...][None])
+        embedded = jnp.where(is_observed, embedded, self.missing.embedding[...][None])
         hidden = _hidden(inputs)
         if hidden is not None and "shown_values" not in inputs:
-            vector = self.hidden_vector[...][None, None] + self.shift[...][None]
+            vector = self.hidden_vector.embedding[...][None] + self.bias[...][None]
             embedded = jnp.where(hidden[:, :, None] != 0, vector, embedded)
         return layers.dropout(embedded, self.dropout_rate, key)
 
@@ -153,7 +155,7 @@ class ColumnHead(nnx.Module):
         draw = layers.INITIALIZERS[config.initializer](config.initializer_range)
         self.sizes = tuple(max(1, count) for count in config.columns)
         total = sum(self.sizes)
-        self.kernel = nnx.Param(draw(rngs.params(), (total, config.hidden_size)))
+        self.kernel = nnx.Param(draw(rngs.params(), (config.hidden_size, total)))
         self.bias = nnx.Param(jnp.zeros(total))
 
     def __call__(
@@ -164,7 +166,7 @@ class ColumnHead(nnx.Module):
         for column, size in enumerate(self.sizes):
             rows = slice(first, first + size)
             state = hidden[:, column].astype(jnp.float32)
-            outputs.append(state @ kernel[rows].T + bias[rows][None])
+            outputs.append(state @ kernel[:, rows] + bias[rows][None])
             first += size
         return outputs
 

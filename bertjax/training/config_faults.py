@@ -154,6 +154,9 @@ def validate(config: ml_collections.ConfigDict) -> None:
     ]
     # The records may decide the size of the vocabulary.
     defaults = {"dtype": "float32", "vocab_size": max(config.model.vocab_size, 0) or 30522}
+    # The records have them.
+    defaults |= {"value_width": config.model.value_width or 1}
+    defaults |= {"columns": config.model.columns or (0,)}
     try:
         encoder_config.EncoderConfig(**{**config.model, **defaults})
     except encoder_config.FaultyConfigError as error:
