@@ -31,7 +31,7 @@ NAMES = {
         *("*.tfrecord-*-of-*", "manifest.json", "contents.npz", "features.json", "report.html"),
         *("dataset_info.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model"),
         *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-        "added_tokens.json",
+        *("added_tokens.json", "donors.npz"),
     ),
     "input": ("[0-9]*-*",),  # copies of pipes
 }

@@ -54,7 +54,7 @@ def read_numbers(path: str, *, time_column: str = "", columns: str = "") -> Numb
         return _of_array(path)
     table = read(path)
     if time_column:
-        _check_rises(path, _column(table, time_column, path, "--time_column"), time_column)
+        _check_rises(path, column(table, time_column, path, "--time_column"), time_column)
     is_number = {
         field.name: pyarrow.types.is_integer(field.type) or pyarrow.types.is_floating(field.type)
         for field in table.schema
@@ -62,7 +62,7 @@ def read_numbers(path: str, *, time_column: str = "", columns: str = "") -> Numb
     }
     names = columns.split(",") if columns else [name for name, it in is_number.items() if it]
     for name in names:
-        _column(table, name, path, "--channels")
+        column(table, name, path, "--channels")
         if not is_number[name]:
             raise ValueError(
                 f"the column {name!r} of {path} holds {table.schema.field(name).type}; it must "
@@ -73,7 +73,7 @@ def read_numbers(path: str, *, time_column: str = "", columns: str = "") -> Numb
     values = [
         table.column(name).cast(pyarrow.float64()).to_numpy(zero_copy_only=False) for name in names
     ]
-    return Numbers(tuple(names), _finite(np.stack(values, axis=1), path))
+    return Numbers(tuple(names), finite(np.stack(values, axis=1), path))
 
 
 def part_sizes(text: str, total: int, names: Sequence[str]) -> list[int]:
@@ -112,17 +112,17 @@ def _of_array(path: str) -> Numbers:
             "[steps, channels]"
         )
     values = array.reshape(len(array), -1).astype(np.float64)
-    return Numbers(tuple(f"channel_{at}" for at in range(values.shape[1])), _finite(values, path))
+    return Numbers(tuple(f"channel_{at}" for at in range(values.shape[1])), finite(values, path))
 
 
-def _finite(values: np.ndarray, path: str) -> np.ndarray:
+def finite(values: np.ndarray, path: str) -> np.ndarray:
     if np.isinf(values).any():
         row = int(np.flatnonzero(np.isinf(values).any(axis=1))[0])
         raise ValueError(f"row {row + 1} of {path} holds an infinite number; leave such cells empty")
     return values
 
 
-def _column(table: pyarrow.Table, name: str, path: str, option: str) -> Any:
+def column(table: pyarrow.Table, name: str, path: str, option: str) -> Any:
     if name not in table.column_names:
         raise ValueError(
             f"{option} names {name!r}, which {path} does not have: {', '.join(table.column_names)}"
