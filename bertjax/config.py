@@ -198,7 +198,18 @@ def _pretraining() -> ml_collections.ConfigDict:
     # masked_values: hidden cells of tables get the value of another row of the training data.
     pretraining.exchanged_cells = False
     pretraining.generator = _generator()
+    pretraining.decoder = _decoder()
     return pretraining
+
+
+def _decoder() -> ml_collections.ConfigDict:
+    # For the objective masked_autoencoder. Other fields come from config.model.
+    decoder = ml_collections.ConfigDict()
+    decoder.hidden_size = 512  # width of its layers
+    decoder.num_hidden_layers = 8
+    decoder.num_attention_heads = 16  # per layer
+    decoder.intermediate_size = 2_048  # width of its feed-forward
+    return decoder
 
 
 def _generator() -> ml_collections.ConfigDict:

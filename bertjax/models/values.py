@@ -3,7 +3,7 @@
 A batch has `values` [batch, length, width] and may have `observed`, as large, 1 where a value was
 observed; `hidden` [batch, length], 1 where it is to be predicted; and `shown_values`, which stand
 in the place of `values`. A value that was not observed is never read: a learnt vector of its place
-is. A position of which nothing is ever observed may serve as [CLS].
+is, and where a position has none at all another one. A position that never has any serves as [CLS].
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class PatchEmbeddings(nnx.Module):
         width, hidden = config.value_width, config.hidden_size
         self.patches = parts.dense(config, width, hidden, rngs=rngs)
         self.missing = nnx.Embed(width, hidden, embedding_init=draw, rngs=rngs)
+        self.empty = nnx.Embed(1, hidden, embedding_init=draw, rngs=rngs)
         if config.hidden_input == "vector":
             self.hidden_vector = nnx.Embed(1, hidden, embedding_init=draw, rngs=rngs)
         self.positions = config.position_embedding
@@ -62,12 +63,13 @@ class PatchEmbeddings(nnx.Module):
     ) -> Float[Array, "batch length hidden"]:
         values, is_observed = self.targets(inputs), observed(inputs)
         hidden = _hidden(inputs)
+        has_any = is_observed.max(axis=2, keepdims=True) > 0
+        values, missing = values * is_observed, 1.0 - is_observed
         if hidden is not None and self.hidden_input == "zeros":
             is_shown = 1.0 - hidden[:, :, None]
-            values, missing = values * is_shown * is_observed, (1.0 - is_observed) * is_shown
-        else:
-            values, missing = values * is_observed, 1.0 - is_observed
+            values, missing = values * is_shown, missing * is_shown
         embedded = self.patches(values) + missing @ self.missing.embedding[...]
+        embedded = jnp.where(has_any, embedded, self.empty.embedding[...][None])
         if hidden is not None and self.hidden_input == "vector":
             vector = self.hidden_vector.embedding[...][None]
             embedded = jnp.where(hidden[:, :, None] != 0, vector, embedded)

@@ -14,6 +14,7 @@ from bertjax.models import EncoderConfig
 from bertjax.tasks import (
     base,
     hybrid,
+    masked_autoencoder,
     masked_values,
     next_token,
     pretraining,
@@ -49,6 +50,9 @@ OBJECTIVES: dict[str, Objective] = {
     "span_boundary": Objective(span_boundary.of_options, span_boundary.faults),
     "masked_values": Objective(
         masked_values.of_options, masked_values.faults, token_loss="value_loss"
+    ),
+    "masked_autoencoder": Objective(
+        masked_autoencoder.of_options, masked_autoencoder.faults, token_loss="value_loss"
     ),
     "next_token": Objective(
         next_token.of_options, next_token.faults, reads_masks=False, token_loss="lm_loss"

@@ -77,11 +77,11 @@ class MaskedValues:
     def weights(self, batch: base.Batch) -> dict[str, Float[Array, ""]]:
         if self.predicts == "replaced":
             return {"replaced_loss": _observed(batch)[:, :, 0].sum()}
-        scored = _scored(batch)
+        weights = scored(batch)
         if not self.encoder.columns:
-            return {"value_loss": scored.sum()}
+            return {"value_loss": weights.sum()}
         is_category = jnp.array(self.encoder.columns) > 0
-        by_column = scored[:, :, 0].sum(axis=0)
+        by_column = weights[:, :, 0].sum(axis=0)
         totals = {
             "value_loss": jnp.where(is_category, 0.0, by_column).sum(),
             "category_loss": jnp.where(is_category, by_column, 0.0).sum(),
@@ -99,29 +99,23 @@ class MaskedValues:
             return self._of_columns(model, hidden, batch)
         targets = model.encoder.embeddings.targets(batch)
         if self.normalized_patches:
-            targets = _normalized(targets)
-        return self._of_numbers(model.value_head(hidden) - targets, _scored(batch))
-
-    def _of_numbers(self, errors: Array, weights: Array) -> base.Means:
-        return {
-            "value_loss": base.weighted(ERRORS[self.error](errors), weights),
-            "value_mae": base.weighted(jnp.abs(errors), weights),
-        }
+            targets = normalized(targets)
+        return of_numbers(self.error, model.value_head(hidden) - targets, scored(batch))
 
     def _of_columns(
         self, model: MaskedValuesModel, hidden: Array, batch: base.Batch
     ) -> base.Means:
-        cells, scored = batch["values"][:, :, 0], _scored(batch)[:, :, 0]
+        cells, counted = batch["values"][:, :, 0], scored(batch)[:, :, 0]
         outputs = model.column_head(hidden)
         numbers = [at for at, count in enumerate(self.encoder.columns) if not count]
         means: base.Means = {}
         if numbers:
             predicted = jnp.concatenate([outputs[at] for at in numbers], axis=1)
             places = jnp.array(numbers)
-            means |= self._of_numbers(predicted - cells[:, places], scored[:, places])
+            means |= of_numbers(self.error, predicted - cells[:, places], counted[:, places])
         for at, count in enumerate(self.encoder.columns):
             if count:
-                codes, weights = cells[:, at].astype(jnp.int32), scored[:, at]
+                codes, weights = cells[:, at].astype(jnp.int32), counted[:, at]
                 losses = base.cross_entropy(outputs[at], codes)
                 of_column = {
                     "category_loss": base.weighted(losses, weights),
@@ -143,7 +137,7 @@ class MaskedValues:
             return {}
         predicted = model.value_head(model.encoder(batch))
         if self.normalized_patches:
-            mean, deviation = _patch_moments(batch["values"])
+            mean, deviation = patch_moments(batch["values"])
             return {"values": predicted * deviation + mean}
         if self.encoder.normalized_rows:
             mean, deviation = values.row_moments(batch["values"], values.observed(batch))
@@ -157,6 +151,14 @@ class MaskedValues:
         width = self.encoder.value_width or 1
         forward = self.encoder.forward_flops(length) + 4.0 * length * hidden * width
         return 3.0 * batch_size * forward
+
+
+def of_numbers(error: str, errors: Array, weights: Array) -> base.Means:
+    """Returns value_loss, by a key of ERRORS, and value_mae of predictions that are `errors` off."""
+    return {
+        "value_loss": base.weighted(ERRORS[error](errors), weights),
+        "value_mae": base.weighted(jnp.abs(errors), weights),
+    }
 
 
 def _replaced(model: MaskedValuesModel, hidden: Array, batch: base.Batch) -> base.Means:
@@ -175,17 +177,20 @@ def _observed(batch: base.Batch) -> Float[Array, "batch length width"]:
     return values.observed(batch) * batch["example_weights"][:, None, None]
 
 
-def _scored(batch: base.Batch) -> Float[Array, "batch length width"]:
+def scored(batch: base.Batch) -> Float[Array, "batch length width"]:
+    """Returns the weight of every value: 1 where it was observed and is hidden."""
     return _observed(batch) * batch["hidden"].astype(jnp.float32)[:, :, None]
 
 
-def _patch_moments(patches: Array) -> tuple[Array, Array]:
+def patch_moments(patches: Array) -> tuple[Array, Array]:
+    """Returns mean and deviation of each patch [batch, length, 1]."""
     variance = patches.var(axis=2, keepdims=True, ddof=1)
     return patches.mean(axis=2, keepdims=True), jnp.sqrt(variance + PATCH_EPSILON)
 
 
-def _normalized(patches: Array) -> Array:
-    mean, deviation = _patch_moments(patches)
+def normalized(patches: Array) -> Array:
+    """Returns patches with the mean 0 and the unbiased variance 1 each."""
+    mean, deviation = patch_moments(patches)
     return (patches - mean) / deviation
 
 
