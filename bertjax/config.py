@@ -197,6 +197,8 @@ def _pretraining() -> ml_collections.ConfigDict:
     pretraining.normalized_patches = False  # masked_values: True: targets of patches, as MAE
     # masked_values: hidden cells of tables get the value of another row of the training data.
     pretraining.exchanged_cells = False
+    pretraining.least_crop = 1.0  # of pixels: least share of the area of a random crop; 1: no crop
+    pretraining.flips = False  # of pixels: True: half of the pictures are mirrored
     pretraining.generator = _generator()
     pretraining.decoder = _decoder()
     return pretraining

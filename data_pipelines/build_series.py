@@ -71,6 +71,12 @@ class Windows:
     def _starts(self) -> np.ndarray:
         return np.arange(0, len(self.values) - self.options.window + 1, self.options.stride)
 
+    @property
+    def length(self) -> int:
+        """The number of patches of a row."""
+        per_row = self.values.shape[1] if self.options.channels_together else 1
+        return per_row * (self.options.window // self.options.patch)
+
     def __len__(self) -> int:
         per_window = 1 if self.options.channels_together else self.values.shape[1]
         return max(len(self._starts), 0) * per_window

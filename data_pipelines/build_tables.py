@@ -110,6 +110,11 @@ class Cells:
 
     values: np.ndarray
 
+    @property
+    def length(self) -> int:
+        """The number of cells of a row, [CLS] among them."""
+        return 1 + self.values.shape[1]
+
     def __len__(self) -> int:
         return len(self.values)
 

@@ -63,6 +63,8 @@ def _features(manifest: records.Manifest) -> Any:
     import tensorflow_datasets as tfds
 
     def stored(feature: records.Feature) -> Any:
+        if feature.dtype == "uint8":
+            return tfds.features.Text()  # bytes as they are
         dtype = np.float32 if feature.dtype == "float32" else np.int64
         if not feature.shape:
             return tfds.features.Scalar(dtype)

@@ -21,6 +21,11 @@ ROWS_PER_BATCH = 1_024
 class Rows(Protocol):
     """The rows of a part of the data, which are taken by their numbers."""
 
+    @property
+    def length(self) -> int:
+        """The number of positions of a row."""
+        ...
+
     def __len__(self) -> int: ...
 
     def take(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
@@ -62,7 +67,7 @@ def write(
         )
         manifest = records.Manifest(
             tokenizer={},
-            max_seq_length=one[records.VALUES_FEATURE].shape[1],
+            max_seq_length=rows.length,
             max_predictions_per_seq=0,
             masked_lm_prob=0.0,
             pair_objective="none",
@@ -93,4 +98,6 @@ def _feature(name: str, array: np.ndarray) -> records.Feature:
     by_position = (records.VALUES_FEATURE, records.OBSERVED_FEATURE, records.WORDS_FEATURE)
     sizes = array.shape[1:]
     shape = (records.LENGTH, *sizes[1:]) if name in by_position else sizes
+    if array.dtype == np.uint8:
+        return records.Feature(shape, "uint8")
     return records.Feature(shape, "float32" if array.dtype.kind == "f" else "int32")

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Int, Shaped, UInt8
 # Tags of the fields, (field number << 3) | 2: all of them are length-delimited.
 _FIRST, _SECOND, _THIRD = b"\x0a", b"\x12", b"\x1a"
 _EXAMPLE_FEATURES, _FEATURES_ENTRY, _ENTRY_KEY, _ENTRY_VALUE = _FIRST, _FIRST, _FIRST, _SECOND
-_FLOAT_LIST, _INT64_LIST, _LIST_VALUE = _SECOND, _THIRD, _FIRST
+_BYTES_LIST, _FLOAT_LIST, _INT64_LIST, _LIST_VALUE = _FIRST, _SECOND, _THIRD, _FIRST
 
 # Rows that are put together at a time: bounds the memory; fewer take longer each.
 _ROWS_AT_A_TIME = 1024
@@ -50,7 +50,8 @@ class _Block:
 def encode_batch(batch: Mapping[str, np.ndarray]) -> list[bytes]:
     """Returns every row of the arrays [rows, ...] as a serialized tf.train.Example.
 
-    Arrays of floats become float lists (float32), all others int64 lists. The bytes are those of
+    Arrays of floats become float lists (float32), those of uint8 one string of bytes, and all
+    others int64 lists. The bytes are those of
     protobuf's `SerializeToString(deterministic=True)`.
 
     Raises:
@@ -88,7 +89,7 @@ def _rows_of_numbers(name: str, array: np.ndarray) -> Shaped[np.ndarray, "rows n
                 f"{name} holds {low if low < 0 else high}; integer features of records must lie "
                 "between 0 and 2^63-1"
             )
-    if array.dtype.kind in "ub":  # numpy mixes neither with the signed numbers of a shift
+    if array.dtype.kind in "ub" and array.dtype != np.uint8:  # numpy mixes neither with the signed numbers of a shift
         array = array.astype(np.int64)
     return array.reshape(len(array), int(np.prod(array.shape[1:])))
 
@@ -96,11 +97,10 @@ def _rows_of_numbers(name: str, array: np.ndarray) -> Shaped[np.ndarray, "rows n
 def _encode(arrays: Mapping[str, Shaped[np.ndarray, "rows n"]], rows: int) -> list[bytes]:
     entries: list[_Block] = []
     for name, array in arrays.items():
-        is_float = array.dtype.kind == "f"
-        values = _floats(array) if is_float else _varints(array)
+        tag, encoded = _LISTS.get(array.dtype.kind, (_INT64_LIST, _varints))
         # An empty list has no values field at all.
-        numbers = _field(_LIST_VALUE, [values]) if array.shape[1] else []
-        feature = _field(_FLOAT_LIST if is_float else _INT64_LIST, numbers)
+        numbers = _field(_LIST_VALUE, [encoded(array)]) if array.shape[1] else []
+        feature = _field(tag, numbers)
         key = _field(_ENTRY_KEY, [_constant(name.encode())])
         entries += _field(_FEATURES_ENTRY, [*key, *_field(_ENTRY_VALUE, feature)])
     return _split_rows(_field(_EXAMPLE_FEATURES, entries), rows)
@@ -120,6 +120,10 @@ def _constant(data: bytes) -> _Block:
 def _floats(values: Shaped[np.ndarray, "rows n"]) -> _Block:
     places = np.ascontiguousarray(values, "<f4").view(np.uint8)
     return _Block(places, None, places.shape[1])
+
+
+def _bytes(values: UInt8[np.ndarray, "rows n"]) -> _Block:
+    return _Block(np.ascontiguousarray(values), None, values.shape[1])
 
 
 def _varints(values: Shaped[np.ndarray, "rows n"]) -> _Block:
@@ -173,6 +177,9 @@ def _split_rows(blocks: Sequence[_Block], rows: int) -> list[bytes]:
     ends = np.cumsum(np.broadcast_to(lengths, rows)).tolist()
     return [data[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
 
+
+# Kind of an array's type -> the list that holds it, and its bytes; others are int64 lists.
+_LISTS = {"f": (_FLOAT_LIST, _floats), "u": (_BYTES_LIST, _bytes)}
 
 _LENGTH, _MASKED_CRC = struct.Struct("<Q"), struct.Struct("<I")
 

@@ -49,13 +49,14 @@ LANGUAGE_FEATURE = "language"  # the number of a row's language, or of each toke
 # what stands in the place of the values meanwhile.
 VALUES_FEATURE, OBSERVED_FEATURE = "values", "observed"
 HIDDEN_FEATURE, SHOWN_FEATURE = "hidden", "shown_values"
+PIXELS_FEATURE = "pixels"  # of which the values are made as they are read
 POSITIONS_FEATURE = "positions"  # of each token, where these do not follow from its place
 # The weights of predictions; an evaluation sets them to 0 in the rows that fill its last batch.
 WEIGHT_FEATURES = ("masked_lm_weights",)
 
 # The first dimension of a feature that has values for every position of a row.
 LENGTH = "length"
-DTYPES = ("int32", "float32")
+DTYPES = ("int32", "float32", "uint8")
 
 # The first part of the shards' names, and so the name that tensorflow-datasets knows them by.
 DATASET_NAME = "bert"
@@ -87,7 +88,7 @@ class Feature:
 
     The first dimension of `shape` is LENGTH where the feature has values for every position of a
     row; all others are numbers, and a shape without dimensions is a single number. `dtype` is the
-    type in a batch, one of DTYPES; files hold int64 and float32.
+    type in a batch, one of DTYPES; files hold int64, float32 and bytes.
     """
 
     shape: tuple[int | str, ...]
@@ -644,13 +645,22 @@ def parse_batch(serialized: tf.Tensor, manifest: Manifest) -> dict[str, tf.Tenso
     parsed = tf.io.parse_example(
         serialized,
         {
-            name: tf.io.FixedLenFeature(
+            name: tf.io.FixedLenFeature([], tf.string)
+            if feature.dtype == "uint8"
+            else tf.io.FixedLenFeature(
                 feature.sizes(length), tf.float32 if feature.dtype == "float32" else tf.int64
             )
             for name, feature in manifest.features.items()
         },
     )
-    batch = {name: tf.cast(value, manifest.features[name].dtype) for name, value in parsed.items()}
+    batch = {}
+    for name, feature in manifest.features.items():
+        if feature.dtype == "uint8":
+            size = int(np.prod(feature.sizes(length)))
+            flat = tf.io.decode_raw(parsed[name], tf.uint8, fixed_length=size)
+            batch[name] = tf.reshape(flat, [-1, *feature.sizes(length)])
+        else:
+            batch[name] = tf.cast(parsed[name], feature.dtype)
     if manifest.is_packed:
         batch["input_mask"] = tf.cast(batch["sequence_ids"] != 0, tf.int32)
     elif "input_mask" not in batch:

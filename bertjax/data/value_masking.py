@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float, Int
 
-from bertjax.data import masking, records
+from bertjax.data import masking, pictures, records
 
 DONORS_FILE = "donors.npz"
 # Training values of every position, drawn from in place of hidden ones: [rows, length, width], and
@@ -23,11 +23,17 @@ Donors = tuple[Float[np.ndarray, "rows length width"], Int[np.ndarray, "rows len
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The share of the observed positions to hide, the masker, and whether cells are exchanged."""
+    """The share of the observed positions to hide, the masker, and whether cells are exchanged.
+
+    Of pixels, `least_crop` is the least area of a crop, 1.0 for none, and `flips` mirrors half of
+    the pictures.
+    """
 
     share: float
     strategy: str = "token"
     exchanges: bool = False
+    least_crop: float = 1.0
+    flips: bool = False
 
 
 def draw(
@@ -35,13 +41,30 @@ def draw(
     rng: np.random.Generator,
     options: Options,
     donors: Donors | None = None,
+    scaling: pictures.Scaling | None = None,
 ) -> dict[str, np.ndarray]:
     """Returns `hidden` [batch, length], 1 where values are to be predicted; and `shown_values`.
 
     `shown_values` are there if the hidden cells are exchanged for a value of the same position in
     another row of the training data, each by a draw of its own; a cell whose donor was not observed
-    stays as it is. round(share x observed positions) of a row are hidden, at least one.
+    stays as it is. round(share x observed positions) of a row are hidden, at least one. Of records
+    of pixels, it makes `values` and `observed` first, by `scaling`.
     """
+    if scaling is None:
+        return _drawn(batch, rng, options, donors)
+    pixels = batch[records.PIXELS_FEATURE]
+    pixels = pictures.cropped(pixels, rng, least=options.least_crop, flips=options.flips)
+    values, observed = scaling.patches(pixels)
+    made = {records.VALUES_FEATURE: values, records.OBSERVED_FEATURE: observed}
+    return {**made, **_drawn(batch | made, rng, options, donors)}
+
+
+def _drawn(
+    batch: dict[str, np.ndarray],
+    rng: np.random.Generator,
+    options: Options,
+    donors: Donors | None,
+) -> dict[str, np.ndarray]:
     observed = observed_positions(batch)
     continues = np.zeros_like(observed)
     masker = masking.MASKERS[options.strategy]
@@ -66,8 +89,31 @@ def observed_positions(batch: dict[str, np.ndarray]) -> np.ndarray:
     return is_real & (batch[records.OBSERVED_FEATURE] != 0).any(axis=-1)
 
 
+def scaling_of(manifest: records.Manifest) -> pictures.Scaling | None:
+    """Returns how the pixels of records become values; None where they hold none."""
+    if records.PIXELS_FEATURE not in manifest.features:
+        return None
+    kept = manifest.statistics
+    means, deviations = kept["channel_means"], kept["channel_deviations"]
+    return pictures.Scaling(int(kept["patch"]), tuple(means), tuple(deviations))
+
+
+def features(manifest: records.Manifest) -> records.Features:
+    """Returns the features of a batch before anything is hidden: of pixels, their values."""
+    scaling = scaling_of(manifest)
+    if scaling is None:
+        return manifest.features
+    channels = manifest.features[records.PIXELS_FEATURE].shape[-1]
+    shape = (records.LENGTH, scaling.patch**2 * int(channels))
+    others = {k: v for k, v in manifest.features.items() if k != records.PIXELS_FEATURE}
+    made = {records.VALUES_FEATURE: "float32", records.OBSERVED_FEATURE: "int32"}
+    return {**others, **{name: records.Feature(shape, kind) for name, kind in made.items()}}
+
+
 def drawer(
-    options: Options, donors: Donors | None = None
+    options: Options,
+    donors: Donors | None = None,
+    scaling: pictures.Scaling | None = None,
 ) -> Callable[..., dict[str, np.ndarray]]:
     """Returns `draw` as streams call it: a `masked_lm_prob` is the share of this step."""
 
@@ -75,7 +121,7 @@ def drawer(
         batch: dict[str, np.ndarray], rng: np.random.Generator, masked_lm_prob: float | None = None
     ) -> dict[str, np.ndarray]:
         share = options.share if masked_lm_prob is None else masked_lm_prob
-        return draw(batch, rng, dataclasses.replace(options, share=share), donors)
+        return draw(batch, rng, dataclasses.replace(options, share=share), donors, scaling)
 
     return of_batch
 

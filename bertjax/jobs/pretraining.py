@@ -11,7 +11,15 @@ from absl import logging
 from etils import epath
 
 from bertjax import tasks
-from bertjax.data import contents, languages, mixtures, records, tokenizer, translations
+from bertjax.data import (
+    contents,
+    languages,
+    mixtures,
+    records,
+    tokenizer,
+    translations,
+    value_masking,
+)
 from bertjax.jobs import base, held_out, lengths, minimal_pairs, teachers
 from bertjax.jobs.pretraining_data import HELD_OUT, PAIRS, PretrainingData
 from bertjax.models import encoder
@@ -427,7 +435,8 @@ def _resolve_values(config: ml_collections.ConfigDict, record_set: records.Recor
     Raises:
       ValueError: if the config has others.
     """
-    features, columns = record_set.manifest.features, record_set.manifest.statistics.get("columns")
+    features = value_masking.features(record_set.manifest)
+    columns = record_set.manifest.statistics.get("columns")
     found: dict[str, Any] = {}
     if records.VALUES_FEATURE in features:
         found["value_width"] = features[records.VALUES_FEATURE].shape[-1]

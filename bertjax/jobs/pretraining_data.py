@@ -88,7 +88,9 @@ class PretrainingData:
             start_step=step_in_phase,
             rows_before=phase.rows_until(start_step),
             rows=rows,
-            draw_masks=draw_masks(record_set, self.config.pretraining, _largest_rate(phase)),
+            draw_masks=draw_masks(
+                record_set, self.config.pretraining, _largest_rate(phase), is_training=True
+            ),
             mask_rate=_rate_by_step(phase),
         )
         return self._with_languages(batches, record_set.manifest)
@@ -212,7 +214,9 @@ class PretrainingData:
         embeddings of languages reads the language of each row.
         """
         options, manifest = self.config.pretraining, self._manifest(phase)
-        features = dict(manifest.features if manifest else records.text_features())
+        features = dict(
+            value_masking.features(manifest) if manifest else records.text_features()
+        )
         by_token = (records.LENGTH,) if manifest and translations.are_in(manifest) else ()
         if by_token:
             features[records.POSITIONS_FEATURE] = records.Feature(by_token)
@@ -270,7 +274,11 @@ def record_batches(
 
 
 def draw_masks(
-    record_set: records.RecordSet, options: ml_collections.ConfigDict, masked_lm_prob: float = 0.0
+    record_set: records.RecordSet,
+    options: ml_collections.ConfigDict,
+    masked_lm_prob: float = 0.0,
+    *,
+    is_training: bool = False,
 ) -> Callable[..., Any] | None:
     """Returns the function that masks a batch of `record_set`; None where its masks are stored.
 
@@ -280,10 +288,16 @@ def draw_masks(
     if record_set.manifest.has_static_masks or options.masking == "none":
         return None
     manifest = record_set.manifest
-    if records.VALUES_FEATURE in manifest.features:
-        share = masked_lm_prob or options.masked_lm_prob
-        chosen = value_masking.Options(share, options.mask_strategy, options.exchanged_cells)
-        return value_masking.drawer(chosen, _donors(record_set) if chosen.exchanges else None)
+    if records.VALUES_FEATURE in value_masking.features(manifest):
+        chosen = value_masking.Options(
+            masked_lm_prob or options.masked_lm_prob,
+            options.mask_strategy,
+            options.exchanged_cells,
+            options.least_crop if is_training else 1.0,
+            options.flips and is_training,
+        )
+        donors = _donors(record_set) if chosen.exchanges else None
+        return value_masking.drawer(chosen, donors, value_masking.scaling_of(manifest))
     vocabulary = tokenizer.load(record_set.directory)
     largest = _masking_options(
         options, manifest.max_seq_length, manifest.max_sequences_per_row, masked_lm_prob

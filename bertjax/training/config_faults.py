@@ -89,7 +89,8 @@ RANGES: tuple[tuple[str, Callable[[float], bool], tuple[str, ...]], ...] = (
     ("at most 16,777,216", lambda value: value <= 1 << 24, (
         "global_batch_size", "evaluation.global_batch_size")),
     ("between 0 and 1", lambda value: 0 < value < 1, ("pretraining.masked_lm_prob",)),
-    ("in (0, 1]", lambda value: 0 < value <= 1, ("optimizer.layer_decay",)),
+    ("in (0, 1]", lambda value: 0 < value <= 1, (
+        "optimizer.layer_decay", "pretraining.least_crop")),
     ("in [0, 1)", lambda value: 0 <= value < 1, (
         *("evaluation.masked_lm_prob", "optimizer.muon_momentum", "optimizer.ema_decay"),
         *("schedule.warmup_share", "schedule.decay_share"),
@@ -105,7 +106,7 @@ READ_WITH: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
     (r"pretraining\.(causal_share|hybrid_mean)",
      lambda options: options["pretraining.objective"] == "hybrid",
      "with an objective other than 'hybrid'"),
-    (r"pretraining\.(value_error|normalized_patches)",
+    (r"pretraining\.(value_error|normalized_patches|least_crop|flips)",
      lambda options: options["pretraining.objective"] in ("masked_values", "masked_autoencoder"),
      "with an objective other than 'masked_values' and 'masked_autoencoder'"),
     (r"pretraining\.(predicts|exchanged_cells)",

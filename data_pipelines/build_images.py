@@ -1,0 +1,249 @@
+r"""Images to records: squares of pixels, of which training makes crops, flips and patches.
+
+    python -m data_pipelines.build_images --input='scans/**/*.png' --output=DIR --size=224 --patch=16
+
+DIR gets a record directory for each part: train, heldout and test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import hashlib
+import os
+from typing import Any, Protocol
+
+import numpy as np
+from etils import epath
+from PIL import Image, UnidentifiedImageError
+
+from bertjax.data import pictures, records
+from data_pipelines import command_line, value_records, value_tables
+
+PARTS = ("train", "heldout", "test")
+SCALINGS = ("standard", "imagenet", "half")
+# Source: torchvision, the models' weights; facebookresearch/mae, main_pretrain.py.
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+MOST_MEASURED = 10_000  # training images whose channels are averaged
+# A picture of more pixels is refused: it may be a file made to exhaust memory.
+MOST_PIXELS = 1 << 28
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The input, and what a row is."""
+
+    input: str = command_line.option(
+        "a glob of picture files (PNG, JPEG and others that Pillow reads), or a .npy or .npz file "
+        "with uint8 [images, height, width] or [images, height, width, channels]"
+    )
+    output: str = command_line.option("the directory for the records of each part")
+    size: int = command_line.option("height and width; pictures are cut to squares", default=224)
+    patch: int = command_line.option("height and width of a patch", default=16)
+    channels: int = command_line.option("3: colours; 1: shades of grey", default=3)
+    array: str = command_line.option("the array of a .npz file", default="images")
+    scaling: str = command_line.option(
+        "what is done to each channel: standard, by the training part; imagenet, by that of "
+        "ImageNet; half: from -1 to 1",
+        choices=lambda: SCALINGS,
+        default="standard",
+    )
+    parts: str = command_line.option(
+        "images, or shares, of the parts train, heldout and test, with commas between them; they "
+        "are dealt by a hash of their pixels, so that copies are in one part",
+        default="0.8,0.1,0.1",
+    )
+    seed: int = command_line.option("seed of the shuffle", default=12345)
+    overwrite: bool = command_line.option("replace the records in output", default=False)
+
+
+class _Source(Protocol):
+    """Pictures by their numbers."""
+
+    def __len__(self) -> int: ...
+
+    def image(self, number: int) -> Image.Image: ...
+
+    def name(self, number: int) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class _Files:
+    paths: list[str]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def name(self, number: int) -> str:
+        return self.paths[number]
+
+    def image(self, number: int) -> Image.Image:
+        path = self.paths[number]
+        try:
+            opened = Image.open(path)
+            if opened.width * opened.height > MOST_PIXELS:
+                raise ValueError(
+                    f"{path} has {opened.width:,} x {opened.height:,} pixels, more than "
+                    f"{MOST_PIXELS:,}: make it smaller"
+                )
+            opened.load()
+        except (UnidentifiedImageError, OSError, SyntaxError) as error:
+            raise ValueError(f"{path} is not a whole picture: {error}") from error
+        return opened
+
+
+@dataclasses.dataclass(frozen=True)
+class _Array:
+    path: str
+    pixels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def name(self, number: int) -> str:
+        return f"{self.path}[{number}]"
+
+    def image(self, number: int) -> Image.Image:
+        pixels = self.pixels[number]
+        return Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures:
+    """The pictures of a part."""
+
+    source: _Source
+    numbers: np.ndarray
+    options: Options
+
+    @property
+    def length(self) -> int:
+        """[CLS] and the patches."""
+        return 1 + (self.options.size // self.options.patch) ** 2
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        chosen = self.numbers[numbers].tolist()
+        return {records.PIXELS_FEATURE: np.stack([self._pixels(it) for it in chosen])}
+
+    def _pixels(self, number: int) -> np.ndarray:
+        options = self.options
+        return pictures.resized(
+            self.source.image(number), options.size, channels=options.channels
+        )
+
+
+def build(options: Options) -> dict[str, records.Manifest]:
+    """Writes the records of all parts, and returns their manifests.
+
+    Raises:
+      FileNotFoundError: if there is no input.
+      ValueError: if a file is no picture, or the options do not fit.
+    """
+    if options.patch < 1 or options.size % options.patch or options.channels not in (1, 3):
+        raise ValueError(
+            f"--size is {options.size}, --patch {options.patch} and --channels {options.channels}; "
+            "the size must be a multiple of the patch, and channels 1 or 3"
+        )
+    source = _source(options)
+    parts = _parts(source, options)
+    train = Pictures(source, np.flatnonzero(parts == 0), options)
+    if not len(train):
+        raise ValueError(f"no image of {options.input} is in the part train: raise its share")
+    means, deviations = _moments(train, options)
+    statistics = {
+        "patch": options.patch, "channel_means": means, "channel_deviations": deviations
+    }  # fmt: skip
+    arguments: dict[str, Any] = dataclasses.asdict(options)
+    manifests = {}
+    for number, part in enumerate(PARTS):
+        rows = Pictures(source, np.flatnonzero(parts == number), options)
+        if len(rows):
+            manifests[part] = value_records.write(
+                epath.Path(options.output) / part,
+                rows,
+                seed=options.seed,
+                arguments={**arguments, "part": part},
+                statistics=statistics,
+                overwrite=options.overwrite,
+            )
+    return manifests
+
+
+def _source(options: Options) -> _Source:
+    path = options.input
+    if path.endswith((".npy", ".npz")):
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"{path} does not exist")
+        try:
+            array = np.load(path, allow_pickle=False)
+            array = array if isinstance(array, np.ndarray) else array[options.array]
+        except (ValueError, KeyError) as error:
+            raise ValueError(
+                f"{path} holds no plain array {options.array!r} of numpy: {error}"
+            ) from error
+        if array.dtype != np.uint8 or array.ndim not in (3, 4) or array.shape[3:] not in ((), (1,), (3,)):
+            raise ValueError(
+                f"{path} has the shape {array.shape} of {array.dtype}; it must be uint8 [images, "
+                "height, width], or with 1 or 3 channels behind"
+            )
+        return _Array(path, array)
+    found = sorted(it for it in glob.glob(path, recursive=True) if os.path.isfile(it))
+    if not found:
+        raise FileNotFoundError(f"{path} matches no file; give a glob, such as 'scans/**/*.png'")
+    return _Files(found)
+
+
+def _parts(source: _Source, options: Options) -> np.ndarray:
+    """Returns the number of the part of each image, -1 for none, by the order of their hashes."""
+    whole = Pictures(source, np.arange(len(source)), options)
+    digests = [
+        hashlib.blake2b(whole.take(np.array([at]))[records.PIXELS_FEATURE].tobytes()).digest()
+        for at in range(len(source))
+    ]
+    order = sorted(range(len(source)), key=digests.__getitem__)
+    sizes = value_tables.part_sizes(options.parts, len(source), PARTS)
+    by_place = np.repeat([*range(len(PARTS)), -1], [*sizes, len(source) - sum(sizes)])
+    parts = np.empty(len(source), np.int64)
+    last, part = b"", 0
+    for place, number in enumerate(order):
+        if digests[number] != last:  # a copy goes with the first
+            last, part = digests[number], int(by_place[place])
+        parts[number] = part
+    return parts
+
+
+def _moments(train: Pictures, options: Options) -> tuple[list[float], list[float]]:
+    """Returns mean and deviation of each channel, of pixels from 0 to 1."""
+    channels = options.channels
+    if options.scaling == "half":
+        return [0.5] * channels, [0.5] * channels
+    if options.scaling == "imagenet":
+        if channels != 3:
+            raise ValueError(f"--scaling is imagenet, of 3 channels, and --channels is {channels}")
+        return [*IMAGENET[0]], [*IMAGENET[1]]
+    chosen = np.random.default_rng(options.seed).permutation(len(train))[:MOST_MEASURED]
+    total = squares = np.zeros(channels)
+    for first in range(0, len(chosen), value_records.ROWS_PER_BATCH):
+        part = chosen[first : first + value_records.ROWS_PER_BATCH]
+        shades = train.take(part)[records.PIXELS_FEATURE].astype(np.float64) / 255
+        total = total + shades.mean(axis=(1, 2)).sum(axis=0)
+        squares = squares + (shades**2).mean(axis=(1, 2)).sum(axis=0)
+    mean = total / len(chosen)
+    deviation = np.sqrt(np.maximum(squares / len(chosen) - mean**2, 0))
+    return mean.tolist(), np.where(deviation > 0, deviation, 1.0).tolist()
+
+
+def main(options: Options) -> None:
+    """Builds and prints what was made."""
+    for part, manifest in build(options).items():
+        command_line.print_report(
+            f"{part}: {manifest.num_examples:,} images of {options.size} x {options.size}, "
+            f"{manifest.max_seq_length - 1} patches of {options.patch} x {options.patch}"
+        )
+
+
+if __name__ == "__main__":
+    command_line.run(Options, main)
