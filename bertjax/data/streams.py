@@ -626,7 +626,8 @@ def _with_masks(batch: Batch, keys: Sequence[tuple[int, ...]], draw_masks: DrawM
         for place, key in enumerate(keys)
     ]
     masks = {name: np.concatenate([part[name] for part in drawn]) for name in drawn[0]}
-    return _without_words(batch) | masks
+    unread = (records.WORDS_FEATURE, records.PIXELS_FEATURE)  # but by the draw
+    return {name: values for name, values in batch.items() if name not in unread} | masks
 
 
 def _without_words(batch: Batch) -> Batch:

@@ -82,7 +82,9 @@ def test_training_reads_patches_of_crops_and_evaluation_those_of_the_picture(tmp
     scaling = value_masking.scaling_of(record_set.manifest)
     plain = pretraining_data.draw_masks(record_set, chosen)
     batch = next(streams.evaluation_batches(record_set, batch_size=8, draw_masks=plain))
-    np.testing.assert_array_equal(scaling.pixels(batch["values"], channels=1), batch["pixels"])
+    assert {"pixels"} & {*batch, *first} == set()  # no model reads them
+    expected = pixels_of(tmp_path / "r" / "train")[:8]
+    np.testing.assert_array_equal(scaling.pixels(batch["values"], channels=1), expected)
     np.testing.assert_allclose(batch["values"][:, 1:].mean(), 0, atol=0.2)
 
 
