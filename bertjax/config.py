@@ -269,6 +269,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.matryoshka_dims = ()  # embeddings: the loss of each such prefix; (): whole vectors
     finetuning.similarity_scale = 20.0  # embeddings, ranking and simcse: factor on the cosines
     finetuning.score_range = (0.0, 5.0)  # embeddings, cosine: lowest and highest score of files
+    finetuning.value_labels = ""  # values: what the labels of the records are; as they say
     finetuning.num_texts = 0  # embeddings: texts of an example; 0: as train_file has
     finetuning.lora_rank = 0  # rank of the LoRA updates; 0: no LoRA
     finetuning.lora_alpha = 16.0  # LoRA updates are scaled by lora_alpha / lora_rank

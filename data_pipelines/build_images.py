@@ -42,6 +42,11 @@ class Options:
     patch: int = command_line.option("height and width of a patch", default=16)
     channels: int = command_line.option("3: colours; 1: shades of grey", default=3)
     array: str = command_line.option("the array of a .npz file", default="images")
+    labels: str = command_line.option(
+        "the array of a .npz file with the class of each image, or folder: the name of the folder "
+        "that a picture is in; unset: none",
+        default="",
+    )
     scaling: str = command_line.option(
         "what is done to each channel: standard, by the training part; imagenet, by that of "
         "ImageNet; half: from -1 to 1",
@@ -115,6 +120,7 @@ class Pictures:
     source: _Source
     numbers: np.ndarray
     options: Options
+    labels: np.ndarray | None = None
 
     @property
     def length(self) -> int:
@@ -126,7 +132,10 @@ class Pictures:
 
     def take(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         chosen = self.numbers[numbers].tolist()
-        return {records.PIXELS_FEATURE: np.stack([self._pixels(it) for it in chosen])}
+        row = {records.PIXELS_FEATURE: np.stack([self._pixels(it) for it in chosen])}
+        if self.labels is not None:
+            row[records.LABELS_FEATURE] = self.labels[chosen]
+        return row
 
     def _pixels(self, number: int) -> np.ndarray:
         options = self.options
@@ -148,18 +157,21 @@ def build(options: Options) -> dict[str, records.Manifest]:
             "the size must be a multiple of the patch, and channels 1 or 3"
         )
     source = _source(options)
+    labels, names = _labels(source, options)
     parts = _parts(source, options)
     train = Pictures(source, np.flatnonzero(parts == 0), options)
     if not len(train):
         raise ValueError(f"no image of {options.input} is in the part train: raise its share")
     means, deviations = _moments(train, options)
-    statistics = {
+    statistics: dict[str, Any] = {
         "patch": options.patch, "channel_means": means, "channel_deviations": deviations
     }  # fmt: skip
+    if names:
+        statistics["labels"] = {"kind": "classes", "names": names}
     arguments: dict[str, Any] = dataclasses.asdict(options)
     manifests = {}
     for number, part in enumerate(PARTS):
-        rows = Pictures(source, np.flatnonzero(parts == number), options)
+        rows = Pictures(source, np.flatnonzero(parts == number), options, labels)
         if len(rows):
             manifests[part] = value_records.write(
                 epath.Path(options.output) / part,
@@ -170,6 +182,30 @@ def build(options: Options) -> dict[str, records.Manifest]:
                 overwrite=options.overwrite,
             )
     return manifests
+
+
+def _labels(source: _Source, options: Options) -> tuple[np.ndarray | None, list[str]]:
+    """Returns the number of the class of each image, and the names of the classes."""
+    if not options.labels:
+        return None, []
+    if options.labels == "folder":
+        given = [os.path.basename(os.path.dirname(source.name(it))) for it in range(len(source))]
+    else:
+        if not options.input.endswith(".npz"):
+            raise ValueError(
+                f"--labels is {options.labels!r}, an array of a .npz file, and --input is "
+                f"{options.input}: for picture files give --labels=folder"
+            )
+        with np.load(options.input, allow_pickle=False) as arrays:
+            if options.labels not in arrays or len(arrays[options.labels]) != len(source):
+                raise ValueError(
+                    f"{options.input} has no array {options.labels!r} with a class for each of "
+                    f"its {len(source):,} images: {', '.join(arrays)}"
+                )
+            given = arrays[options.labels].tolist()
+    names = sorted({*given})
+    places = {name: at for at, name in enumerate(names)}
+    return np.array([places[it] for it in given], np.int32), [str(name) for name in names]
 
 
 def _source(options: Options) -> _Source:

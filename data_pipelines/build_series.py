@@ -50,6 +50,14 @@ class Options:
         "steps, or shares, of the parts train, heldout and test, with commas between them",
         default="0.7,0.1,0.2",
     )
+    horizon: int = command_line.option(
+        "steps behind a window that finetuning forecasts, of the same channel; windows of heldout "
+        "and test then begin within the part before, so that all of their steps are forecast",
+        default=0,
+    )
+    season: int = command_line.option(
+        "steps of a season: the naive forecast repeats the last one; 0: the last value", default=0
+    )
     scaling: str = command_line.option(
         "standard: each channel has the mean 0 and the variance 1 in the training part",
         choices=lambda: SCALINGS,
@@ -69,7 +77,8 @@ class Windows:
 
     @property
     def _starts(self) -> np.ndarray:
-        return np.arange(0, len(self.values) - self.options.window + 1, self.options.stride)
+        span = self.options.window + self.options.horizon
+        return np.arange(0, len(self.values) - span + 1, self.options.stride)
 
     @property
     def length(self) -> int:
@@ -101,6 +110,9 @@ class Windows:
         row = {records.VALUES_FEATURE: np.where(is_observed, windows, 0).astype(np.float32)}
         if self.has_gaps:
             row[records.OBSERVED_FEATURE] = is_observed.astype(np.int32)
+        if options.horizon:
+            steps = starts[:, None] + options.window + np.arange(options.horizon)[None]
+            row[records.LABELS_FEATURE] = self.values[steps, chosen[:, None]].astype(np.float32)
         if options.channels_together:
             continues = np.tile(np.arange(length) > 0, channels).astype(np.int32)
             row[records.WORDS_FEATURE] = np.tile(continues, (len(numbers), 1))
@@ -121,6 +133,11 @@ def build(options: Options) -> dict[str, records.Manifest]:
         raise ValueError(
             f"--patch is {options.patch}, --window {options.window} and --stride {options.stride}; "
             "a window must have at least a patch, and both must be at least 1"
+        )
+    if options.horizon and (options.channels_together or np.isnan(table.values).any()):
+        raise ValueError(
+            f"--horizon is {options.horizon}: forecasts are of a channel a row, without "
+            "--channels_together, and of series without empty cells"
         )
     ends = np.cumsum(value_tables.part_sizes(options.parts, len(table.values), PARTS))
     train = table.values[: ends[0]]
@@ -145,7 +162,8 @@ def build(options: Options) -> dict[str, records.Manifest]:
     arguments: dict[str, Any] = dataclasses.asdict(options)
     manifests = {}
     for part, begin, end in zip(PARTS, [0, *ends[:-1]], ends, strict=True):
-        windows = Windows(scaled[begin:end], options, has_gaps)
+        reach = options.window if options.horizon and begin else 0
+        windows = Windows(scaled[max(begin - reach, 0) : end], options, has_gaps)
         if not len(windows) and part != "train":
             logging.warning(
                 "The part %s has %d steps, fewer than a window: it is left out", part, end - begin
@@ -161,10 +179,18 @@ def build(options: Options) -> dict[str, records.Manifest]:
                 "steps": [int(begin), int(end)],
                 "unobserved_share": float(np.isnan(scaled[begin:end]).mean()),
                 "variance": float(np.nanvar(scaled[begin:end])),
+                **_labels(options),
             },
             overwrite=options.overwrite,
         )
     return manifests
+
+
+def _labels(options: Options) -> dict[str, Any]:
+    if not options.horizon:
+        return {}
+    described = {"kind": "forecast", "horizon": options.horizon, "season": options.season}
+    return {"labels": described}
 
 
 def main(options: Options) -> None:

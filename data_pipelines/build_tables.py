@@ -42,6 +42,9 @@ class Options:
         "columns that no row holds, such as what is to be predicted later, with commas between them",
         default="",
     )
+    label: str = command_line.option(
+        "the column that finetuning predicts, which no cell holds: a number, or a class", default=""
+    )
     categories: str = command_line.option(
         "columns of whole numbers that are categories, with commas between them; text and "
         "true or false always are",
@@ -106,9 +109,10 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Cells:
-    """The rows of a part: `values` [rows, columns], nan where there is none."""
+    """The rows of a part: `values` [rows, columns], nan where there is none; and their labels."""
 
     values: np.ndarray
+    labels: np.ndarray | None = None
 
     @property
     def length(self) -> int:
@@ -121,9 +125,11 @@ class Cells:
     def take(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         cells = np.concatenate([np.full((len(numbers), 1), np.nan), self.values[numbers]], axis=1)
         is_observed = ~np.isnan(cells)
+        of_rows = {} if self.labels is None else {records.LABELS_FEATURE: self.labels[numbers]}
         return {
             records.VALUES_FEATURE: np.where(is_observed, cells, 0)[:, :, None].astype(np.float32),
             records.OBSERVED_FEATURE: is_observed[:, :, None].astype(np.int32),
+            **of_rows,
         }
 
 
@@ -136,7 +142,8 @@ def build(options: Options) -> dict[str, records.Manifest]:
     """
     table = value_tables.read(options.input)
     parts = _parts(table, options)
-    left_out = {*_names(options.leave_out), options.part_column, options.group_column} - {""}
+    left_out = {*_names(options.leave_out), options.part_column, options.group_column}
+    left_out = (left_out | {options.label}) - {""}
     for name in (*left_out, *_names(options.categories)):
         value_tables.column(table, name, options.input, "an option")
     names = [name for name in table.column_names if name not in left_out]
@@ -146,6 +153,7 @@ def build(options: Options) -> dict[str, records.Manifest]:
     is_training = parts == 0
     if not is_training.any():
         raise ValueError(f"no row of {options.input} is in the part train")
+    labels, described_labels = _labels(table, is_training, options)
     columns = [_column(name, cells[name][is_training], options) for name in names]
     encoded = np.stack([column.encoded(cells[column.name]) for column in columns], axis=1)
     described = [{"name": CLS, "kind": "none"}, *(column.described() for column in columns)]
@@ -157,6 +165,7 @@ def build(options: Options) -> dict[str, records.Manifest]:
         if not len(values):
             continue
         statistics = {"columns": described, "unobserved_share": float(np.isnan(values).mean())}
+        statistics |= described_labels
         unseen = _unseen(columns, values)
         if unseen:
             statistics["unseen_categories"] = unseen
@@ -166,7 +175,7 @@ def build(options: Options) -> dict[str, records.Manifest]:
             )  # fmt: skip
         manifests[part] = value_records.write(
             epath.Path(options.output) / part,
-            Cells(values),
+            Cells(values, None if labels is None else labels[parts == number]),
             seed=options.seed,
             arguments={**arguments, "part": part},
             statistics=statistics,
@@ -174,6 +183,37 @@ def build(options: Options) -> dict[str, records.Manifest]:
             overwrite=options.overwrite,
         )
     return manifests
+
+
+def _labels(
+    table: pyarrow.Table, is_training: np.ndarray, options: Options
+) -> tuple[np.ndarray | None, dict[str, Any]]:
+    """Returns the label of each row, and what the manifest says of them.
+
+    Raises:
+      ValueError: if a row has none, or a class that the training part has not.
+    """
+    if not options.label:
+        return None, {}
+    value_tables.column(table, options.label, options.input, "--label")
+    cells = _cells(table, options.label, options)
+    is_class = cells.dtype == object
+    is_empty = np.array([it is None for it in cells]) if is_class else np.isnan(cells)
+    if is_empty.any():
+        raise ValueError(
+            f"{int(is_empty.sum()):,} rows of {options.input} have no {options.label!r}: leave "
+            "these rows out"
+        )
+    if not is_class:
+        mean, deviation = float(cells[is_training].mean()), float(cells[is_training].std()) or 1.0
+        scaled = ((cells - mean) / deviation).astype(np.float32)[:, None]
+        described = {"means": [mean], "deviations": [deviation]}
+        return scaled, {"labels": {"kind": "numbers", "names": [options.label], **described}}
+    names = sorted({*cells[is_training]})
+    if unknown := sorted({*cells} - {*names}):
+        raise ValueError(f"the training part has no row whose {options.label!r} is {unknown[0]!r}")
+    codes = np.array([names.index(it) for it in cells], np.int32)
+    return codes, {"labels": {"kind": "classes", "names": names}}
 
 
 def _names(text: str) -> list[str]:

@@ -49,6 +49,7 @@ LANGUAGE_FEATURE = "language"  # the number of a row's language, or of each toke
 # what stands in the place of the values meanwhile.
 VALUES_FEATURE, OBSERVED_FEATURE = "values", "observed"
 HIDDEN_FEATURE, SHOWN_FEATURE = "hidden", "shown_values"
+LABELS_FEATURE = "labels"  # of a row: the number of its class, or numbers
 PIXELS_FEATURE = "pixels"  # of which the values are made as they are read
 POSITIONS_FEATURE = "positions"  # of each token, where these do not follow from its place
 # The weights of predictions; an evaluation sets them to 0 in the rows that fill its last batch.

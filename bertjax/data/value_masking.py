@@ -89,6 +89,22 @@ def observed_positions(batch: dict[str, np.ndarray]) -> np.ndarray:
     return is_real & (batch[records.OBSERVED_FEATURE] != 0).any(axis=-1)
 
 
+def shown(scaling: pictures.Scaling | None) -> Callable[..., dict[str, np.ndarray]]:
+    """Returns a draw that hides nothing: it makes `values` of pixels, and `observed` of all."""
+
+    def of_batch(batch: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+        del rng
+        made = {}
+        if scaling is not None:
+            values, observed = scaling.patches(batch[records.PIXELS_FEATURE])
+            made = {records.VALUES_FEATURE: values, records.OBSERVED_FEATURE: observed}
+        elif records.OBSERVED_FEATURE not in batch:
+            made = {records.OBSERVED_FEATURE: np.ones_like(batch[records.VALUES_FEATURE], np.int32)}
+        return made
+
+    return of_batch
+
+
 def scaling_of(manifest: records.Manifest) -> pictures.Scaling | None:
     """Returns how the pixels of records become values; None where they hold none."""
     if records.PIXELS_FEATURE not in manifest.features:

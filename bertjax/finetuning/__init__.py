@@ -8,7 +8,7 @@ from typing import Any
 
 import ml_collections
 
-from bertjax.finetuning import base, choices, embeddings, spans, tags, texts
+from bertjax.finetuning import base, choices, embeddings, spans, tags, texts, values
 from bertjax.models import encoder
 
 # config.finetuning.dataset -> its kind.
@@ -19,6 +19,7 @@ KINDS: dict[str, base.FinetuningKind] = {
     "conll": tags.CONLL,
     "swag": choices.SWAG,
     "embeddings": embeddings.EMBEDDINGS,
+    "values": values.VALUES,
 }
 
 

@@ -57,8 +57,10 @@ class Reader(abc.ABC):
             raise ValueError(f"{type(self).__name__} was made without a tokenizer; rows need one")
         return self._tokenizer
 
-    # Whether a data set may be a directory, in a layout that the field knows.
+    # Whether a data set may be a directory, in a layout that the field knows; whether it is one of
+    # records, with labels.
     reads_directories: ClassVar[bool] = False
+    reads_records: ClassVar[bool] = False
 
     @classmethod
     def paths(cls, value: str) -> list[str]:
@@ -159,7 +161,12 @@ class Scorer(abc.ABC):
     @property
     @abc.abstractmethod
     def best_score(self) -> str:
-        """The score that decides; higher is better."""
+        """The score that decides."""
+
+    @property
+    def is_higher_better(self) -> bool:
+        """Whether the best checkpoint has the highest of it, not the lowest."""
+        return True
 
     @abc.abstractmethod
     def scores(self, name: str, outputs: Outputs) -> dict[str, float]:
@@ -336,7 +343,8 @@ class FinetuningKind:
 
     `task` makes the task of an encoder and config.finetuning, whose labels are known. `options` are
     those of config.finetuning, with their defaults, that not all kinds read: the other kinds want
-    them at their defaults. `faults` yields a sentence for each fault of a config that is seen
+    them at their defaults. `length` returns the number of positions of all rows, where the data
+    decide it; then there are no tokens, and the weights need no vocabulary. `faults` yields a sentence for each fault of a config that is seen
     without data, apart from the reader's `missing`.
     """
 
@@ -345,6 +353,7 @@ class FinetuningKind:
     scorer: type[Scorer]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     faults: Callable[[ml_collections.ConfigDict], Iterator[str]] = lambda config: iter(())
+    length: Callable[[Options], int] | None = None
 
     def open(self, options: Options, tokenizer: tokenizers.Tokenizer | None) -> Scorer:
         """Returns the scorer of a new reader, which is its `reader`."""

@@ -86,9 +86,8 @@ def _batch(
     choices = features.choices
     # A copy fills up, because attention over a row without tokens is not a number.
     examples = np.where(positions == FILLER, positions[0], positions)
-    input_ids = features.tokens["input_ids"]
     sequences = (examples[:, None] * choices + np.arange(choices)).reshape(-1).tolist()
-    longest = max(len(input_ids[sequence]) for sequence in sequences)
+    longest = int(features.row_lengths[sequences].max())
     length = next(bucket for bucket in buckets if bucket >= longest)
     host_rows = slice(rows.start, rows.stop)
     sequences = sequences[rows.start * choices : rows.stop * choices]
@@ -103,8 +102,7 @@ def _batch(
 
     paddings = {"input_ids": features.pad_id, "labels": NOT_SCORED}
     batch = {name: padded(it, paddings.get(name, 0)) for name, it in features.tokens.items()}
-    row_lengths = np.array([len(input_ids[sequence]) for sequence in sequences])
-    is_token = np.arange(length) < row_lengths[:, None]
+    is_token = np.arange(length) < features.row_lengths[sequences][:, None]
     batch["input_mask"] = is_token.astype(np.int32).reshape(shape)
     if "labels" in batch:
         batch["labels"][weights == 0] = NOT_SCORED

@@ -6,6 +6,7 @@ Files belong to the readers, order and padding to `batches`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,7 +41,8 @@ class FeatureSet:
     one value for each example ("labels", "start_positions", ...). Rows [i * choices,
     (i + 1) * choices) belong to example i. `parts` are the files that the examples come from, one
     behind the other; () is one of weight 1. Examples that share a number in `apart` must not share
-    a batch of training.
+    a batch of training. Rows without tokens have `row_length` positions each, whose values are
+    columns.
 
     Raises:
       ValueError: if the parts do not fit together.
@@ -52,9 +54,10 @@ class FeatureSet:
     pad_id: int = 0
     parts: tuple[Part, ...] = ()
     apart: Int[np.ndarray, "examples texts"] | None = None
+    row_length: int = 0
 
     def __post_init__(self):
-        rows = len(self.tokens["input_ids"])
+        rows = len(self.row_lengths)
         if self.choices < 1 or rows % self.choices:
             raise ValueError(
                 f"choices is {self.choices}; it must be at least 1 and divide the {rows} rows"
@@ -68,7 +71,14 @@ class FeatureSet:
 
     def __len__(self) -> int:
         """Returns the number of examples."""
-        return len(self.tokens["input_ids"]) // self.choices
+        return len(self.row_lengths) // self.choices
+
+    @functools.cached_property
+    def row_lengths(self) -> Int[np.ndarray, " rows"]:
+        """The number of positions of each row."""
+        if self.row_length:
+            return np.full(len(next(iter(self.columns.values()))), self.row_length, np.int64)
+        return np.fromiter(map(len, self.tokens["input_ids"]), np.int64)
 
     @property
     def epoch_size(self) -> int:
@@ -77,8 +87,7 @@ class FeatureSet:
 
     def lengths(self) -> Int[np.ndarray, " examples"]:
         """Returns the tokens of the longest row of each example."""
-        rows = np.fromiter(map(len, self.tokens["input_ids"]), np.int64)
-        return rows.reshape(len(self), self.choices).max(axis=1)
+        return self.row_lengths.reshape(len(self), self.choices).max(axis=1)
 
 
 def numbers(texts: Sequence[str]) -> Int[np.ndarray, " texts"]:

@@ -213,13 +213,16 @@ def open_job(
         positions, or a file is not as it must be.
     """
     config = config.copy_and_resolve_references()
+    kind = finetuning.KINDS[config.finetuning.dataset]
     sizes, vocabulary, config.data.languages = _found(config, workdirs)
+    if kind.length is not None:
+        config.finetuning.max_seq_length = kind.length(config.finetuning)
     config.model.update(
         {name: sizes[name] for name in config.model if name not in base.OWN_MODEL_OPTIONS}
     )
     _take_projections(config, workdirs)
     _check_length(config)
-    scorer = finetuning.KINDS[config.finetuning.dataset].open(config.finetuning, vocabulary)
+    scorer = kind.open(config.finetuning, vocabulary)
     data = scorer.reader
     if missing := list(data.missing()):
         raise ValueError("; ".join(missing))
@@ -227,7 +230,7 @@ def open_job(
         language_of(config, name)
     training = data.features(kinds.TRAIN)
     _check_order(config)
-    unknown_tokens.of_rows(training.tokens["input_ids"], vocabulary).warn("Training set")
+    _warn_of_unknown(training, vocabulary, "Training set")
     _read_evaluation_sets(data)
     for name in data.test_sets:
         data.examples(name)
@@ -268,16 +271,24 @@ def _read_evaluation_sets(data: kinds.Reader) -> None:
     faults: list[ValueError] = []
     for name in data.evaluation_sets:
         try:
-            rows = data.features(name).tokens["input_ids"]
+            rows = data.features(name)
         except ValueError as error:
             faults.append(error)
             continue
-        unknown_tokens.of_rows(rows, data.tokenizer).warn(f"Evaluation set {name}")
+        if rows.tokens:
+            _warn_of_unknown(rows, data.tokenizer, f"Evaluation set {name}")
         logging.info("Evaluation set %s: %d examples", name, len(data.examples(name)))
     if len(faults) > 1:
         raise ValueError("several evaluation files are faulty:\n" + "\n".join(map(str, faults)))
     if faults:
         raise faults[0]
+
+
+def _warn_of_unknown(
+    rows: feature_sets.FeatureSet, vocabulary: tokenizers.Tokenizer | None, title: str
+) -> None:
+    if rows.tokens and vocabulary is not None:
+        unknown_tokens.of_rows(rows.tokens["input_ids"], vocabulary).warn(title)
 
 
 def with_config(job: base.Job, config: ml_collections.ConfigDict) -> base.Job:
@@ -388,7 +399,7 @@ def _evaluation(
     return base.Evaluation(
         every_steps=every_steps or max(round(last_step / config.finetuning.num_epochs), 1),
         best_score=scorer.best_score if scorer else "",
-        is_higher_better=True,
+        is_higher_better=scorer.is_higher_better if scorer else True,
         sets=sets,
         averaged=sets if config.finetuning.eval_files else (),
         test_sets=scorer.reader.test_sets if scorer else (),
@@ -421,15 +432,16 @@ def _buckets(options: ml_collections.ConfigDict) -> tuple[int, ...]:
 
 
 # Sizes, vocabulary and languages of the weights that a run starts from.
-_Origin = tuple[Mapping[str, Any], tokenizers.Tokenizer, tuple[str, ...]]
+_Origin = tuple[Mapping[str, Any], tokenizers.Tokenizer | None, tuple[str, ...]]
 
 
 def _found(config: ml_collections.ConfigDict, workdirs: Sequence[epath.PathLike]) -> _Origin:
     """Returns the origin; an error tells of it and of files that are not there."""
     faults: list[Exception] = []
     origin = None
+    reads_tokens = finetuning.KINDS[config.finetuning.dataset].length is None
     try:
-        origin = _begun(workdirs) or _origin(config.init_from)
+        origin = _begun(workdirs, reads_tokens) or _origin(config.init_from, reads_tokens)
     except (ValueError, FileNotFoundError) as error:
         faults.append(error)
     try:
@@ -469,7 +481,10 @@ def _directory_fault(data: type[kinds.Reader], path: str) -> str:
     """Returns what is wrong with a directory in place of a file of examples, "" if nothing is."""
     if not epath.Path(path).is_dir():
         return ""
-    holds = directories.FORMATS.get(directories.format_of(path))
+    kind = directories.format_of(path)
+    holds = directories.FORMATS.get(kind)
+    if data.reads_records and kind == "records":
+        return ""
     if data.reads_directories and not holds:
         return ""
     content = f" with {holds}" if holds else ""
@@ -480,17 +495,17 @@ def _directory_fault(data: type[kinds.Reader], path: str) -> str:
     )
 
 
-def _begun(workdirs: Sequence[epath.PathLike]) -> _Origin | None:
+def _begun(workdirs: Sequence[epath.PathLike], reads_tokens: bool) -> _Origin | None:
     """Returns the origin of the run that the first workdir with one holds, if one does."""
     for workdir in map(epath.Path, workdirs):
         begun = reader.describe(workdir)
-        if begun is not None and begun.vocabulary is not None:
+        if begun is not None and (begun.vocabulary is not None or not reads_tokens):
             named = tuple(begun.config.data.languages)
             return begun.config.model.to_dict(), begun.vocabulary, named
     return None
 
 
-def _origin(path: str) -> _Origin:
+def _origin(path: str, reads_tokens: bool) -> _Origin:
     """Returns the origin at config.init_from."""
     hint = "give a workdir, a Hugging Face directory or a TF1 checkpoint, --config.init_from=PATH"
     if not path:
@@ -501,7 +516,7 @@ def _origin(path: str) -> _Origin:
     except FileNotFoundError as error:
         fault = f"config.init_from is {path}, to start from: {error}; {hint}"
         raise FileNotFoundError(fault) from error
-    if source.vocabulary is None:
+    if source.vocabulary is None and reads_tokens:
         raise ValueError(
             f"config.init_from, {source.source}, has no vocabulary; finetuning reads text with "
             "that of the weights: put its vocab.txt or spiece.model into their directory"
@@ -579,7 +594,7 @@ def _digest(features: feature_sets.FeatureSet) -> str:
     parts += sorted(features.columns.items())
     if any(part.weight != 1 for part in features.parts):
         parts.append(("parts", np.array([(it.examples, it.shown) for it in features.parts])))
-    parts.append(("lengths", np.array([len(row) for row in features.tokens["input_ids"]])))
+    parts.append(("lengths", features.row_lengths))
     for name, values in parts:
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(values).tobytes())

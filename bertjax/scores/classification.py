@@ -44,6 +44,22 @@ def f1(labels: ArrayLike, predictions: ArrayLike) -> float:
     return _f1(correct, int(np.sum(of_label)), int(np.sum(of_prediction)))
 
 
+def roc_auc(labels: ArrayLike, scores: ArrayLike) -> float:
+    """Returns the share of pairs of class 1 and class 0 in which class 1 has the higher score.
+
+    Equal scores count half. It is nan where one of the classes does not occur.
+    """
+    labels, scores = _pair(labels, scores)
+    is_one = labels == 1
+    ones, zeros = int(is_one.sum()), int((~is_one).sum())
+    if not ones or not zeros:
+        return float("nan")
+    from scipy import stats
+
+    ranks = stats.rankdata(scores)
+    return float((ranks[is_one].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
 def macro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
     """Returns the mean of every class's F1, each class counting the same.
 

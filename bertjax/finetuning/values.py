@@ -1,0 +1,337 @@
+"""Classes, numbers and forecasts from rows of values: series, images and tables as records.
+
+A data set is a record directory whose rows have `labels`: the number of a class, numbers, or the
+steps that follow a window. Its manifest says which (`statistics["labels"]`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from bertjax.data import records, streams, value_masking
+from bertjax.finetuning import base, feature_sets
+from bertjax.models import classification, layers, parts, values
+from bertjax.models import encoder as encoders
+from bertjax.scores import classification as scores
+from bertjax.tasks import base as tasks
+
+CLASSES, NUMBERS, FORECAST = "classes", "numbers", "forecast"
+READ_AT_ONCE = 1_024
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """The labels of records: their `kind`, and the names of classes or numbers.
+
+    Numbers are stored less their `means` and over their `deviations`. A forecast has `horizon`
+    steps, scaled as the values are; the value of the same phase of the last `season` is the naive
+    forecast beside it, with 0 the last value.
+    """
+
+    kind: str
+    names: tuple[str, ...] = ()
+    means: tuple[float, ...] = ()
+    deviations: tuple[float, ...] = ()
+    horizon: int = 0
+    season: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of outputs of a model."""
+        return self.horizon or len(self.names)
+
+    @classmethod
+    def of(cls, manifest: records.Manifest, directory: epath.PathLike) -> Labels:
+        """Returns the labels of records.
+
+        Raises:
+          ValueError: if they have none.
+        """
+        described = manifest.statistics.get("labels")
+        if not described:
+            raise ValueError(
+                f"the records in {directory} have no labels: build them with a column or file of "
+                "labels, or a series with --horizon"
+            )
+        lists = {name: tuple(it) if isinstance(it, list) else it for name, it in described.items()}
+        return cls(**lists)
+
+
+class ForecastModel(nnx.Module):
+    """The encoder, and a dense layer from the states of all positions to the steps that follow.
+
+    With `normalized_rows` the forecast is in the units of the row again. Source: Nie et al. 2023
+    (PatchTST), section 3.1; yuqinie98/PatchTST, models/patchTST.py, PredictionHead.
+    """
+
+    def __init__(self, config: encoders.EncoderConfig, length: int, horizon: int, *, rngs: nnx.Rngs):
+        self.encoder = encoders.make_encoder(config, rngs=rngs)
+        size = length * config.hidden_size
+        self.classifier = parts.classifier(config, size, horizon, rngs=rngs)
+        self.dropout_rate = config.hidden_dropout_prob
+        self.normalized_rows = config.normalized_rows
+
+    def __call__(
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "batch horizon"]:
+        encoder_key, head_key = layers.split(key, 2)
+        states = self.encoder(inputs, key=encoder_key)
+        flat = states.reshape(len(states), -1).astype(jnp.float32)
+        forecast = self.classifier(layers.dropout(flat, self.dropout_rate, head_key))
+        if not self.normalized_rows:
+            return forecast
+        mean, deviation = values.row_moments(inputs["values"], values.observed(inputs))
+        return forecast * deviation[:, :, 0] + mean[:, :, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Values(base.FinetuningTask):
+    """Classes by cross-entropy; numbers and forecasts by the mean square of the error."""
+
+    head: ClassVar[str] = "none"
+
+    encoder: encoders.EncoderConfig
+    labels: Labels
+    length: int
+    pooling: str = "cls"
+
+    @property
+    def means(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return ("loss", "accuracy") if self.labels.kind == CLASSES else ("loss",)
+
+    @property
+    def export_fault(self) -> str:
+        return "it reads values, and the other formats have no head of that kind"
+
+    def init(self, rngs: nnx.Rngs) -> nnx.Module:
+        if self.labels.kind == FORECAST:
+            return ForecastModel(self.encoder, self.length, self.labels.horizon, rngs=rngs)
+        return classification.SequenceClassifier(
+            self.encoder, num_labels=self.labels.size, pooling=self.pooling, rngs=rngs
+        )
+
+    def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        if self.labels.kind == CLASSES:
+            return super().label_shapes(batch_size, length)
+        shape = (batch_size, self.labels.size)
+        return {"labels": jax.ShapeDtypeStruct(shape, np.float32)}
+
+    def batch_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        width = self.encoder.value_width or 1
+        cells = (batch_size, length, width)
+        return {
+            "values": jax.ShapeDtypeStruct(cells, np.float32),
+            "observed": jax.ShapeDtypeStruct(cells, np.int32),
+            "input_mask": jax.ShapeDtypeStruct((batch_size, length), np.int32),
+            **self.label_shapes(batch_size, length),
+            "example_weights": jax.ShapeDtypeStruct((batch_size,), np.float32),
+        }
+
+    def loss(self, model: Any, batch: tasks.Batch, *, key: PRNGKeyArray | None) -> tasks.Means:
+        if self.labels.kind == CLASSES:
+            return super().loss(model, batch, key=key)
+        squares = jnp.square(model(batch, key=key) - batch["labels"]).mean(axis=1)
+        return {"loss": tasks.weighted(squares, self.scored(batch))}
+
+    def predict(self, model: Any, batch: tasks.Batch) -> dict[str, Array]:
+        """Returns `logits` and `predictions`: classes, or the numbers themselves."""
+        if self.labels.kind == CLASSES:
+            return super().predict(model, batch)
+        numbers = model(batch)
+        return {"logits": numbers, "predictions": numbers}
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        size = self.encoder.hidden_size * (length if self.labels.kind == FORECAST else 1)
+        forward = self.encoder.forward_flops(length) + 2.0 * size * self.labels.size
+        return 3.0 * batch_size * forward
+
+
+class ValueReader(base.Reader):
+    """Record directories; in `predict`, "values" [length][width] with null where none is there."""
+
+    reads_directories: ClassVar[bool] = True
+    reads_records: ClassVar[bool] = True
+
+    @functools.cached_property
+    def _train(self) -> records.RecordSet:
+        return records.open(self.options.train_file)
+
+    @functools.cached_property
+    def described(self) -> Labels:
+        """The labels of the training set; other sets must have the same."""
+        return Labels.of(self._train.manifest, self._train.directory)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.described.names if self.described.kind == CLASSES else ()
+
+    @property
+    def is_regression(self) -> bool:
+        return self.described.kind != CLASSES
+
+    @property
+    def decided(self) -> Mapping[str, Any]:
+        kept = json.dumps(dataclasses.asdict(self.described), sort_keys=True)
+        return {**super().decided, "value_labels": kept}
+
+    def _examples(self, name: str) -> Sequence[int]:
+        return range(len(self.features(name)))
+
+    def _features(self, name: str) -> feature_sets.FeatureSet:
+        record_set = records.open(self.file(name))
+        if (found := Labels.of(record_set.manifest, record_set.directory)) != self.described:
+            raise ValueError(
+                f"the labels of {record_set.directory} are {found}; those of the training set are "
+                f"{self.described}: build both with the same options"
+            )
+        draw = value_masking.shown(value_masking.scaling_of(record_set.manifest))
+        batches = streams.evaluation_batches(record_set, batch_size=READ_AT_ONCE, draw_masks=draw)
+        kept: dict[str, list[np.ndarray]] = {}
+        for batch in batches:
+            is_there = batch["example_weights"] > 0
+            for column in ("values", "observed", "labels"):
+                kept.setdefault(column, []).append(batch[column][is_there])
+        columns = {column: np.concatenate(parts) for column, parts in kept.items()}
+        return feature_sets.FeatureSet({}, columns, row_length=record_set.manifest.max_seq_length)
+
+    def example(self, fields: base.Fields, source: str) -> np.ndarray:
+        given = fields.get("values")
+        try:
+            cells = np.array(
+                [[np.nan if it is None else it for it in row] for row in given], np.float32
+            )  # pyright: ignore[reportGeneralTypeIssues]
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"'values' is {given!r:.60}; it must be a list for each position, of numbers or null"
+            ) from None
+        return cells
+
+    def texts(self, example: Any) -> Sequence[str]:
+        return ()
+
+    def rows(self, examples: Sequence[np.ndarray]) -> feature_sets.FeatureSet:
+        shapes = {example.shape for example in examples}
+        if len(shapes) != 1:
+            raise ValueError(f"rows have the shapes {sorted(shapes)}; all must have the same")
+        cells = np.stack(examples)
+        is_there = ~np.isnan(cells)
+        columns = {
+            "values": np.where(is_there, cells, 0).astype(np.float32),
+            "observed": is_there.astype(np.int32),
+        }
+        return feature_sets.FeatureSet({}, columns, row_length=cells.shape[1])
+
+
+class ValueScorer(base.Scorer):
+    """Accuracy, and the area under the ROC curve of two classes; RMSE and MAE; MSE of forecasts."""
+
+    reader: ValueReader
+
+    @property
+    def best_score(self) -> str:
+        return {CLASSES: "accuracy", NUMBERS: "rmse", FORECAST: "mse"}[self.reader.described.kind]
+
+    @property
+    def is_higher_better(self) -> bool:
+        return self.reader.described.kind == CLASSES
+
+    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
+        labels = self.reader.features(name).columns["labels"]
+        described = self.reader.described
+        if described.kind == CLASSES:
+            found = {"accuracy": scores.accuracy(labels, outputs["predictions"])}
+            if described.size == 2:
+                margins = outputs["logits"][:, 1] - outputs["logits"][:, 0]
+                found["roc_auc"] = scores.roc_auc(labels, margins)
+            return found
+        errors = outputs["predictions"].astype(np.float64) - labels
+        if described.kind == FORECAST:
+            naive = self._naive(name) - labels
+            return {
+                "mse": float((errors**2).mean()),
+                "mae": float(np.abs(errors).mean()),
+                "naive_mse": float((naive**2).mean()),
+                "naive_mae": float(np.abs(naive).mean()),
+            }
+        in_units = errors * np.array(described.deviations)
+        rmse = float(np.sqrt((in_units**2).mean()))
+        return {"rmse": rmse, "mae": float(np.abs(in_units).mean())}
+
+    def _naive(self, name: str) -> np.ndarray:
+        """Returns the last season again and again, without one the last value."""
+        described = self.reader.described
+        columns = self.reader.features(name).columns
+        past = columns["values"].reshape(len(columns["values"]), -1)
+        season = described.season if 0 < described.season <= past.shape[1] else 1
+        places = past.shape[1] - season + np.arange(described.horizon) % season
+        return past[:, places]
+
+    def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str] | None:
+        if self.reader.described.kind != CLASSES:
+            return None
+        labels = self.reader.features(name).columns["labels"]
+        numbers = labels if outputs is None else outputs["predictions"]
+        return [self.reader.labels[number] for number in numbers.tolist()]
+
+    def predictions(
+        self,
+        examples: Sequence[Any],
+        rows: feature_sets.FeatureSet,
+        outputs: base.Outputs,
+        tuned: base.Tuned,
+    ) -> list[base.Prediction]:
+        described = self.reader.described
+        if described.kind == CLASSES:
+            names = [self.reader.labels[it] for it in outputs["predictions"].tolist()]
+            shares = base.probabilities(outputs["logits"])
+            return [
+                {"label": name, "probabilities": share}
+                for name, share in zip(names, shares, strict=True)
+            ]
+        return [{"numbers": it} for it in self._in_units(outputs["predictions"]).tolist()]
+
+    def _in_units(self, numbers: np.ndarray) -> np.ndarray:
+        described = self.reader.described
+        if described.kind == FORECAST:
+            return numbers
+        return numbers * np.float32(described.deviations) + np.float32(described.means)
+
+    def write_predictions(
+        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
+    ) -> None:
+        is_classes = self.reader.described.kind == CLASSES
+        found = outputs["predictions"]
+        found = found if is_classes else self._in_units(found)
+        with (directory / f"{name}.npy").open("wb") as file:
+            np.save(file, found)
+
+
+def _length(options: base.Options) -> int:
+    return records.Manifest.load(options.train_file).max_seq_length
+
+
+def _task(encoder: encoders.EncoderConfig, options: base.Options) -> Values:
+    fields = json.loads(options.value_labels or "{}")
+    lists = {name: tuple(it) if isinstance(it, list) else it for name, it in fields.items()}
+    labels = Labels(**lists) if lists else Labels(CLASSES, tuple(options.labels))
+    return Values(encoder, labels, options.max_seq_length, options.pooling)
+
+
+VALUES = base.FinetuningKind(
+    ValueReader,
+    _task,
+    ValueScorer,
+    {"pooling": "cls", "value_labels": ""},
+    length=_length,
+)

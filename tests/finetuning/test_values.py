@@ -1,0 +1,177 @@
+"""Finetuning on values: what is learnt, scored and predicted, from records with labels."""
+
+import json
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+from sklearn import metrics
+
+from bertjax import config as config_lib
+from bertjax import train
+from bertjax.finetuning import values
+from bertjax.scores import classification as scores
+from bertjax.workdirs import scalars
+from data_pipelines import build_images, build_series, build_tables
+
+pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
+
+
+def sizes(config, **changes):
+    config.model.update(
+        **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+        **{"intermediate_size": 32, "hidden_dropout_prob": 0.0},
+        **{"attention_probs_dropout_prob": 0.0, "type_vocab_size": 0, **changes},
+    )
+    config.update_from_flattened_dict(
+        {"global_batch_size": 32, "log_every_steps": 10, "checkpoint.keep_best": 0}
+    )
+    config.schedule.update(warmup_steps=5, peak_learning_rate=3e-3)
+    return config
+
+
+def pretrained(directory, workdir, **model):
+    config = sizes(config_lib.default_config(), **model)
+    config.data.train_dir = str(directory)
+    config.pretraining.update(
+        **{"objective": "masked_values", "pair_loss": "none", "masking": "dynamic"},
+        **{"masked_lm_prob": 0.4},
+    )
+    length = json.loads((directory / "manifest.json").read_text())["max_seq_length"]
+    config.model.max_position_embeddings = max(length, 2)
+    config.phases.phase1.update(num_steps=3, max_seq_length=length)
+    train.train(config, workdir)
+    return str(workdir)
+
+
+def finetuned(init_from, directory, workdir, epochs=20.0, **changes):
+    config = sizes(config_lib.default_config())
+    config.update(task="finetuning", init_from=init_from)
+    config.finetuning.update(
+        dataset="values", train_file=str(directory / "train"), num_epochs=epochs,
+        eval_file=str(directory / "heldout"), test_file=str(directory / "heldout"),
+    )  # fmt: skip
+    config.update_from_flattened_dict(changes)
+    train.train(config, workdir)
+    lines = scalars.read(workdir / scalars.FILE)
+    merged = {}
+    for line in lines:
+        merged |= line
+    return {
+        name.removeprefix("eval/dev/"): value
+        for name, value in merged.items()
+        if name.startswith("eval/dev/")
+    }
+
+
+def test_a_number_and_a_class_of_a_tables_rows_are_learnt(tmp_path):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 600))
+    shop = rng.choice(["north", "south"], 600)
+    price = 3 * a - 2 * b + 5 * (shop == "north") + 20
+    table = {"a": a, "b": b, "shop": shop.tolist(), "price": price, "is_dear": (price > 22).tolist()}
+    parquet.write_table(pyarrow.table(table), tmp_path / "t.parquet")
+    for label, other in (("price", "is_dear"), ("is_dear", "price")):
+        build_tables.build(
+            build_tables.Options(
+                input=str(tmp_path / "t.parquet"), output=str(tmp_path / label), label=label,
+                leave_out=other, scaling="standard", parts="0.7,0.3",
+            )
+        )  # fmt: skip
+    model = {"embeddings": "columns", "position_embedding": "none", "layer": "pre_norm"}
+    start = pretrained(tmp_path / "price" / "train", tmp_path / "run", **model)
+    found = finetuned(start, tmp_path / "price", tmp_path / "numbers", 30.0)
+    assert found["rmse"] < 0.5 * price.std() and found["mae"] < found["rmse"]
+    predicted = np.load(tmp_path / "numbers" / "predictions" / "test.npy")
+    assert abs(predicted.mean() - price.mean()) < 1.5  # in the units of the table
+    found = finetuned(start, tmp_path / "is_dear", tmp_path / "classes")
+    assert found["accuracy"] > 0.85 and found["roc_auc"] > 0.9
+
+
+def test_a_forecast_beats_the_last_value_and_is_scored_beside_it(tmp_path):
+    steps = np.arange(900)
+    series = np.stack([np.sin(steps / 5), np.cos(steps / 7)], axis=1)
+    np.save(tmp_path / "s.npy", series)
+    build_series.build(
+        build_series.Options(
+            input=str(tmp_path / "s.npy"), output=str(tmp_path / "r"), window=48, patch=8,
+            horizon=6, parts="600,150,150", season=0,
+        )
+    )  # fmt: skip
+    model = {"embeddings": "patches", "normalized_rows": True}
+    start = pretrained(tmp_path / "r" / "train", tmp_path / "run", **model)
+    found = finetuned(start, tmp_path / "r", tmp_path / "tuned", 6.0)
+    assert found["mse"] < 0.3 * found["naive_mse"]
+    scaled = (series - series[:600].mean(axis=0)) / series[:600].std(axis=0)
+    naive = [
+        (scaled[at + step, channel] - scaled[at - 1, channel]) ** 2
+        for at in range(600, 750 - 5)
+        for channel in range(2)
+        for step in range(6)
+    ]
+    assert found["naive_mse"] == pytest.approx(np.mean(naive), rel=1e-4)
+
+
+def test_only_the_head_learns_from_a_frozen_encoder(tmp_path):
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, 300)
+    images = rng.integers(0, 90, (300, 8, 8)).astype(np.uint8)
+    images[labels == 1, :4] += 120
+    np.savez(tmp_path / "d.npz", images=images, labels=labels)
+    build_images.build(
+        build_images.Options(
+            input=str(tmp_path / "d.npz"), output=str(tmp_path / "r"), size=8, patch=4, channels=1,
+            labels="labels", parts="0.7,0.3",
+        )
+    )  # fmt: skip
+    model = {"embeddings": "patches", "position_embedding": "sines_of_grid"}
+    start = pretrained(tmp_path / "r" / "train", tmp_path / "run", **model)
+    frozen = {"optimizer.frozen": (r"encoder\..*",), "finetuning.pooling": "mean"}
+    found = finetuned(start, tmp_path / "r", tmp_path / "probe", **frozen)
+    assert found["accuracy"] > 0.9
+    from bertjax.workdirs import checkpoint
+
+    before, after = (checkpoint.load_params(path)[0] for path in (start, tmp_path / "probe"))
+    for name in ("patches", "empty"):
+        for leaf, value in before["encoder"]["embeddings"][name].items():
+            np.testing.assert_array_equal(after["encoder"]["embeddings"][name][leaf], value)
+
+
+def test_records_without_labels_are_named(tmp_path):
+    np.save(tmp_path / "s.npy", np.arange(300.0)[:, None] % 7)
+    build_series.build(
+        build_series.Options(
+            input=str(tmp_path / "s.npy"), output=str(tmp_path / "r"), window=16, patch=4,
+            parts="200,100",
+        )
+    )  # fmt: skip
+    start = pretrained(tmp_path / "r" / "train", tmp_path / "run", embeddings="patches")
+    with pytest.raises(ValueError, match="have no labels: build them with a column or file"):
+        finetuned(start, tmp_path / "r", tmp_path / "tuned")
+
+
+def test_the_area_under_the_curve_is_scikit_learns():
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        labels = rng.integers(0, 2, 50)
+        margins = np.round(rng.normal(size=50) + labels, 1)
+        expected = metrics.roc_auc_score(labels, margins)
+        assert scores.roc_auc(labels, margins) == pytest.approx(expected, abs=1e-12)
+    assert np.isnan(scores.roc_auc([1, 1], [0.0, 1.0]))
+
+
+def test_the_naive_forecast_repeats_the_last_season():
+    scorer = values.ValueScorer.__new__(values.ValueScorer)
+    past = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
+
+    class Reader:
+        described = values.Labels("forecast", horizon=5, season=3)
+
+        def features(self, name):
+            from bertjax.finetuning import feature_sets
+
+            return feature_sets.FeatureSet({}, {"values": past}, row_length=3)
+
+    scorer.reader = Reader()
+    assert scorer._naive("dev").tolist() == [[9, 10, 11, 9, 10]]
