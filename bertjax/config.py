@@ -137,15 +137,18 @@ def _model() -> ml_collections.ConfigDict:
     model.embedding_projection = "if_needed"  # if_needed (their width is another) | always
     model.num_hidden_groups = 0  # groups of layers that share parameters (ALBERT: 1); 0: no sharing
     model.inner_group_num = 1  # consecutive layers with parameters of their own in a group
-    # Kind of embeddings: learnt (words, positions, segments) | token_dropout (words, ESM-2) | patches
-    # (values of series and images) | columns (of tables)
+    # Kind of embeddings: learnt (words, positions, segments) | token_dropout (words, ESM-2) |
+    # patches (values of series and images) | columns (of tables)
     model.embeddings = "learnt"
     model.value_width = 0  # patches: values of a position; 0: those of the records
     model.columns = ()  # columns: 0 of numbers, else the number of categories; (): of the records
-    model.hidden_input = "vector"  # patches: of hidden positions, a learnt vector | zeros (PatchTST)
+    model.hidden_input = (
+        "vector"  # patches: of hidden positions, a learnt vector | zeros (PatchTST)
+    )
     model.normalized_rows = False  # patches: True: each row has the mean 0 and the variance 1
     model.mask_id = -1  # token_dropout: id of the mask, whose vectors are zero; -1: of the records
-    # learnt (a table) | rotary (queries and keys turn); of patches also sines | sines_of_grid | none
+    # learnt (a table) | rotary (queries and keys turn); of values also sines | sines_of_grid |
+    # none
     model.position_embedding = "learnt"
     model.rotary_base = 10_000.0  # rotary: larger for longer texts
     model.local_rotary_base = 0.0  # rotary: that of layers with a window; 0: rotary_base

@@ -1,7 +1,7 @@
 r"""PatchTST (Nie et al. 2023): self-supervised on series. Sizes: base, mini.
 
-Windows of 512 steps in 42 patches of 12, a channel a row, 40% of the patches hidden. Three layers of
-128, as in the paper; mini is a layer of 32 for a laptop.
+Windows of 512 steps in 42 patches of 12, a channel a row, 40% of the patches hidden. Three layers
+of 128, as in the paper; mini is a layer of 32 for a laptop.
 
 Command:   python -m bertjax.train --config=configs/patchtst.py --workdir=DIR \
                --config.data.train_dir=records/train --config.data.eval_dir=records/heldout

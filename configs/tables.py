@@ -29,8 +29,8 @@ def get_config(size: str = "replaced") -> ml_collections.ConfigDict:
 
     Source: Gorishniy et al. 2021, table 13 (three layers of 192, 8 heads, ReGLU of 4/3 of the
     width, dropout of attention 0.2); puhsu/tabular-dl-pretrain-objectives (batches of 128, AdamW).
-    As there layer 0 has no norm before attention. In ours dropout of 0.1 stands behind attention and
-    feed-forward, there within the latter; the last layer reads all positions.
+    As there layer 0 has no norm before attention. In ours dropout of 0.1 stands behind attention
+    and feed-forward, there within the latter; the last layer reads all positions.
     """
     config = default_config()
     config.model.update(

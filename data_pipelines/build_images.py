@@ -1,6 +1,6 @@
 r"""Images to records: squares of pixels, of which training makes crops, flips and patches.
 
-    python -m data_pipelines.build_images --input='scans/**/*.png' --output=DIR --size=224 --patch=16
+    python -m data_pipelines.build_images --input='scans/**/*.png' --output=DIR --size=224
 
 DIR gets a record directory for each part: train, heldout and test.
 """
@@ -110,7 +110,9 @@ class _Array:
 
     def image(self, number: int) -> Image.Image:
         pixels = self.pixels[number]
-        return Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
+        return Image.fromarray(
+            pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,9 +141,7 @@ class Pictures:
 
     def _pixels(self, number: int) -> np.ndarray:
         options = self.options
-        return pictures.resized(
-            self.source.image(number), options.size, channels=options.channels
-        )
+        return pictures.resized(self.source.image(number), options.size, channels=options.channels)
 
 
 def build(options: Options) -> dict[str, records.Manifest]:
@@ -220,7 +220,11 @@ def _source(options: Options) -> _Source:
             raise ValueError(
                 f"{path} holds no plain array {options.array!r} of numpy: {error}"
             ) from error
-        if array.dtype != np.uint8 or array.ndim not in (3, 4) or array.shape[3:] not in ((), (1,), (3,)):
+        if (
+            array.dtype != np.uint8
+            or array.ndim not in (3, 4)
+            or array.shape[3:] not in ((), (1,), (3,))
+        ):
             raise ValueError(
                 f"{path} has the shape {array.shape} of {array.dtype}; it must be uint8 [images, "
                 "height, width], or with 1 or 3 channels behind"

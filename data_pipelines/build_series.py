@@ -204,7 +204,10 @@ def main(options: Options) -> None:
         )
     first = next(iter(manifest.statistics["channels"] for manifest in [manifest]))
     command_line.print_report(
-        *(f"  {it['name']:16} mean {it['mean']:.4g}, deviation {it['deviation']:.4g}" for it in first)
+        *(
+            f"  {it['name']:16} mean {it['mean']:.4g}, deviation {it['deviation']:.4g}"
+            for it in first
+        )
     )
 
 

@@ -39,7 +39,7 @@ class Options:
     input: str = command_line.option("a .csv or .parquet file with the names of its columns")
     output: str = command_line.option("the directory for the records of each part")
     leave_out: str = command_line.option(
-        "columns that no row holds, such as what is to be predicted later, with commas between them",
+        "columns that no row holds, with commas between them",
         default="",
     )
     label: str = command_line.option(

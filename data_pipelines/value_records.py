@@ -1,6 +1,6 @@
-"""Rows of values to records: shuffled over all shards, with a manifest, and a way to take them back.
+"""Rows of values to records, shuffled over all shards, with a manifest.
 
-Where rows come from, and what their positions are, belongs to `build_series` and `build_tables`.
+Where rows come from, and what their positions are, belongs to the builders (`build_series`).
 """
 
 from __future__ import annotations

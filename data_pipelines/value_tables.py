@@ -116,13 +116,17 @@ def _of_array(path: str) -> Numbers:
 
 
 def finite(values: np.ndarray, path: str) -> np.ndarray:
+    """Returns the values of a file; ValueError if one is infinite."""
     if np.isinf(values).any():
         row = int(np.flatnonzero(np.isinf(values).any(axis=1))[0])
-        raise ValueError(f"row {row + 1} of {path} holds an infinite number; leave such cells empty")
+        raise ValueError(
+            f"row {row + 1} of {path} holds an infinite number; leave such cells empty"
+        )
     return values
 
 
 def column(table: pyarrow.Table, name: str, path: str, option: str) -> Any:
+    """Returns the column of a file that an option names; ValueError if there is none."""
     if name not in table.column_names:
         raise ValueError(
             f"{option} names {name!r}, which {path} does not have: {', '.join(table.column_names)}"

@@ -89,7 +89,9 @@ def _rows_of_numbers(name: str, array: np.ndarray) -> Shaped[np.ndarray, "rows n
                 f"{name} holds {low if low < 0 else high}; integer features of records must lie "
                 "between 0 and 2^63-1"
             )
-    if array.dtype.kind in "ub" and array.dtype != np.uint8:  # numpy mixes neither with the signed numbers of a shift
+    if (
+        array.dtype.kind in "ub" and array.dtype != np.uint8
+    ):  # numpy mixes neither with the signed numbers of a shift
         array = array.astype(np.int64)
     return array.reshape(len(array), int(np.prod(array.shape[1:])))
 

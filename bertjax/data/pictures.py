@@ -78,7 +78,9 @@ def resized(picture: Image.Image, size: int, *, channels: int) -> np.ndarray:
     picture = picture.convert("L" if channels == 1 else "RGB")
     side = min(picture.size)
     left, top = ((it - side) / 2 for it in picture.size)
-    square = picture.resize((size, size), Image.Resampling.BICUBIC, (left, top, left + side, top + side))
+    square = picture.resize(
+        (size, size), Image.Resampling.BICUBIC, (left, top, left + side, top + side)
+    )
     return np.asarray(square, np.uint8).reshape(size, size, channels)
 
 

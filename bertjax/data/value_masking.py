@@ -77,7 +77,9 @@ def _drawn(
     drawn = {records.HIDDEN_FEATURE: hidden.astype(np.int32)}
     if options.exchanges:
         assert donors is not None
-        drawn[records.SHOWN_FEATURE] = _exchanged(batch[records.VALUES_FEATURE], hidden, donors, rng)
+        drawn[records.SHOWN_FEATURE] = _exchanged(
+            batch[records.VALUES_FEATURE], hidden, donors, rng
+        )
     return drawn
 
 

@@ -343,9 +343,9 @@ class FinetuningKind:
 
     `task` makes the task of an encoder and config.finetuning, whose labels are known. `options` are
     those of config.finetuning, with their defaults, that not all kinds read: the other kinds want
-    them at their defaults. `length` returns the number of positions of all rows, where the data
-    decide it; then there are no tokens, and the weights need no vocabulary. `faults` yields a sentence for each fault of a config that is seen
-    without data, apart from the reader's `missing`.
+    them at their defaults. `faults` yields a sentence for each fault of a config that is seen
+    without data, apart from the reader's `missing`. `length` returns the number of positions of all
+    rows, where the data decide it; then there are no tokens, and the weights need no vocabulary.
     """
 
     reader: type[Reader]

@@ -75,7 +75,9 @@ class ForecastModel(nnx.Module):
     (PatchTST), section 3.1; yuqinie98/PatchTST, models/patchTST.py, PredictionHead.
     """
 
-    def __init__(self, config: encoders.EncoderConfig, length: int, horizon: int, *, rngs: nnx.Rngs):
+    def __init__(
+        self, config: encoders.EncoderConfig, length: int, horizon: int, *, rngs: nnx.Rngs
+    ):
         self.encoder = encoders.make_encoder(config, rngs=rngs)
         size = length * config.hidden_size
         self.classifier = parts.classifier(config, size, horizon, rngs=rngs)
@@ -213,7 +215,8 @@ class ValueReader(base.Reader):
             )  # pyright: ignore[reportGeneralTypeIssues]
         except (TypeError, ValueError):
             raise ValueError(
-                f"'values' is {given!r:.60}; it must be a list for each position, of numbers or null"
+                f"'values' is {given!r:.60}; it must be a list for each position, of numbers and "
+                "null"
             ) from None
         return cells
 

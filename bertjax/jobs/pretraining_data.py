@@ -214,9 +214,7 @@ class PretrainingData:
         embeddings of languages reads the language of each row.
         """
         options, manifest = self.config.pretraining, self._manifest(phase)
-        features = dict(
-            value_masking.features(manifest) if manifest else records.text_features()
-        )
+        features = dict(value_masking.features(manifest) if manifest else records.text_features())
         by_token = (records.LENGTH,) if manifest and translations.are_in(manifest) else ()
         if by_token:
             features[records.POSITIONS_FEATURE] = records.Feature(by_token)

@@ -149,8 +149,8 @@ class TokenDropoutEmbeddings(nnx.Module):
 
     A sequence with m masks among its n tokens, special ones too, is multiplied by 0.88 / (1 - m/n),
     as dropout does: masks take as much from the sums of attention in every sequence, and in those
-    without a mask, too. Source: facebookresearch/esm, esm/model/esm2.py, forward; Rives et al. 2021,
-    appendix. Only tokens that are `mask_id` count, not others that are to be predicted.
+    without a mask, too. Source: facebookresearch/esm, esm/model/esm2.py, forward. Only tokens that
+    are `mask_id` count, not others that are to be predicted.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):

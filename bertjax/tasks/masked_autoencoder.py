@@ -166,9 +166,7 @@ DECODER_KEY = 1 << 20  # folded into the key of the encoder, which has its layer
 
 def of_options(sizes: encoder.EncoderConfig, options: Any) -> MaskedAutoencoder:
     """Returns the task that config.pretraining asks for."""
-    decoder = dataclasses.replace(
-        sizes, **{name: options.decoder[name] for name in DECODER_SIZES}
-    )
+    decoder = dataclasses.replace(sizes, **{name: options.decoder[name] for name in DECODER_SIZES})
     return MaskedAutoencoder(
         sizes,
         decoder,
@@ -203,8 +201,10 @@ def faults(config: Any) -> Iterator[str]:
             f"{', '.join(others)} must be 0: the encoder reads a fixed number of positions, by "
             "config.pretraining.masked_lm_prob"
         )
-    if config.model.window or config.model.left_to_right or config.model.position_embedding in (
-        "rotary",
+    if (
+        config.model.window
+        or config.model.left_to_right
+        or config.model.position_embedding in ("rotary",)
     ):
         yield (
             "the objective masked_autoencoder reads positions without those between them: set "

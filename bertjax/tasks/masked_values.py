@@ -1,4 +1,4 @@
-"""Masked values: what is hidden of series, images and tables is predicted from the rest of a row."""
+"""Masked values: the hidden part of a row of values is predicted from the rest of it."""
 
 from __future__ import annotations
 
@@ -102,9 +102,7 @@ class MaskedValues:
             targets = normalized(targets)
         return of_numbers(self.error, model.value_head(hidden) - targets, scored(batch))
 
-    def _of_columns(
-        self, model: MaskedValuesModel, hidden: Array, batch: base.Batch
-    ) -> base.Means:
+    def _of_columns(self, model: MaskedValuesModel, hidden: Array, batch: base.Batch) -> base.Means:
         cells, counted = batch["values"][:, :, 0], scored(batch)[:, :, 0]
         outputs = model.column_head(hidden)
         numbers = [at for at, count in enumerate(self.encoder.columns) if not count]
@@ -154,7 +152,7 @@ class MaskedValues:
 
 
 def of_numbers(error: str, errors: Array, weights: Array) -> base.Means:
-    """Returns value_loss, by a key of ERRORS, and value_mae of predictions that are `errors` off."""
+    """Returns value_loss, by a key of ERRORS, and value_mae of the errors of predictions."""
     return {
         "value_loss": base.weighted(ERRORS[error](errors), weights),
         "value_mae": base.weighted(jnp.abs(errors), weights),
@@ -209,8 +207,8 @@ def faults(config: Any) -> Iterator[str]:
     options, model = config.pretraining, config.model
     if model.embeddings not in ("patches", "columns"):
         yield (
-            f"config.model.embeddings is {model.embeddings!r}; the objective masked_values predicts "
-            "values: set it to 'patches' or 'columns'"
+            f"config.model.embeddings is {model.embeddings!r}; the objective masked_values "
+            "predicts values: set it to 'patches' or 'columns'"
         )
     if options.masking != "dynamic":
         yield (

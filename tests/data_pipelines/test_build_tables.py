@@ -22,9 +22,15 @@ def table():
     return {
         "income": [None if at % 17 == 3 else float(it) for at, it in enumerate(income)],
         "rooms": rng.integers(1, 9, ROWS).tolist(),
-        "coast": [None if at % 31 == 5 else f"side {it}" for at, it in enumerate(rng.integers(0, 4, ROWS))],
+        "coast": [
+            None if at % 31 == 5 else f"side {it}"
+            for at, it in enumerate(rng.integers(0, 4, ROWS))
+        ],
         "is_new": (rng.random(ROWS) < 0.3).tolist(),
-        "built": [datetime.date(1990, 1, 1) + datetime.timedelta(int(it)) for it in rng.integers(0, 9000, ROWS)],
+        "built": [
+            datetime.date(1990, 1, 1) + datetime.timedelta(int(it))
+            for it in rng.integers(0, 9000, ROWS)
+        ],
         "price": rng.normal(size=ROWS).tolist(),
     }  # fmt: skip
 
@@ -68,7 +74,9 @@ def test_numbers_are_scaled_and_texts_numbered_by_the_training_part(tmp_path, ta
         ROWS - sum(it is None for it in table[name])
         for name in ("income", "rooms", "coast", "is_new", "built")
     ]
-    whole = np.concatenate([rows_of(tmp_path / "r" / part)[0]["values"] for part in build_tables.PARTS])
+    whole = np.concatenate(
+        [rows_of(tmp_path / "r" / part)[0]["values"] for part in build_tables.PARTS]
+    )
     rooms = np.rint(whole[:, 2] * columns[2]["deviation"] + columns[2]["mean"])
     assert sorted(rooms) == sorted(table["rooms"])  # each row is in one part
 

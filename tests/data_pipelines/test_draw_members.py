@@ -6,7 +6,9 @@ import pytest
 
 from data_pipelines import draw_members, sources
 
-CLUSTERS = {f"c{n}": [f"{'ACDEFGHIKL'[n % 10]}{'M' * m}K" for m in range(1 + n % 5)] for n in range(100)}
+CLUSTERS = {
+    f"c{n}": [f"{'ACDEFGHIKL'[n % 10]}{'M' * m}K" for m in range(1 + n % 5)] for n in range(100)
+}
 
 
 @pytest.fixture
@@ -33,7 +35,9 @@ def test_each_pass_has_one_member_of_each_cluster_and_none_again_before_all(tabl
     for name, members in CLUSTERS.items():
         assert len(drawn[name]) == 3 and {*drawn[name]} <= {*members}
         assert len({*drawn[name]}) == min(3, len(members))
-    firsts = {CLUSTERS[name].index(texts[0]) for name, texts in drawn.items() if len(CLUSTERS[name]) == 5}
+    firsts = {
+        CLUSTERS[name].index(texts[0]) for name, texts in drawn.items() if len(CLUSTERS[name]) == 5
+    }
     assert len(firsts) > 2  # by chance, not by place
 
 

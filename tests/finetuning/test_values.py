@@ -70,7 +70,13 @@ def test_a_number_and_a_class_of_a_tables_rows_are_learnt(tmp_path):
     a, b = rng.normal(size=(2, 600))
     shop = rng.choice(["north", "south"], 600)
     price = 3 * a - 2 * b + 5 * (shop == "north") + 20
-    table = {"a": a, "b": b, "shop": shop.tolist(), "price": price, "is_dear": (price > 22).tolist()}
+    table = {
+        "a": a,
+        "b": b,
+        "shop": shop.tolist(),
+        "price": price,
+        "is_dear": (price > 22).tolist(),
+    }
     parquet.write_table(pyarrow.table(table), tmp_path / "t.parquet")
     for label, other in (("price", "is_dear"), ("is_dear", "price")):
         build_tables.build(

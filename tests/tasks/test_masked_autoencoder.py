@@ -62,9 +62,7 @@ def test_rows_with_other_numbers_of_hidden_positions_show_nothing_that_is_hidden
         hidden = np.zeros((test_masked_values.ROWS, LENGTH), np.int32)
         hidden[:, places] = 1
         changed = batch | {"hidden": jnp.asarray(hidden)}
-        others = changed | {
-            "values": jnp.where(hidden[:, :, None] != 0, 9.0, batch["values"])
-        }
+        others = changed | {"values": jnp.where(hidden[:, :, None] != 0, 9.0, batch["values"])}
         predicted = task.predictions(model, changed)
         np.testing.assert_array_equal(task.predictions(model, others), predicted)
         assert np.isfinite(predicted).all()
@@ -90,9 +88,9 @@ def test_the_loss_is_the_mean_square_over_hidden_patches_normalized_or_not():
 def test_gradients_reach_all_parameters():
     task, model, batch = made()
     graph, params = nnx.split(model)
-    grads = jax.grad(
-        lambda p: task.loss(nnx.merge(graph, p), batch, key=None)["value_loss"].total
-    )(params)
+    grads = jax.grad(lambda p: task.loss(nnx.merge(graph, p), batch, key=None)["value_loss"].total)(
+        params
+    )
     unused = [
         jax.tree_util.keystr(path)
         for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(grads))

@@ -207,9 +207,9 @@ class Family:
     restated: Callable[[models.EncoderConfig], Mapping[str, Any]] = lambda config: {}
     pooling: str = ""
     constants: Callable[[models.EncoderConfig], Mapping[str, np.ndarray]] = lambda config: {}
-    of_weights: Mapping[
-        str, Callable[[models.EncoderConfig, Mapping[str, np.ndarray]], Any]
-    ] = dataclasses.field(default_factory=dict)
+    of_weights: Mapping[str, Callable[[models.EncoderConfig, Mapping[str, np.ndarray]], Any]] = (
+        dataclasses.field(default_factory=dict)
+    )
     languages: tuple[str, str] | tuple[()] = ()
 
     def completion(self, config: models.EncoderConfig) -> dict[str, np.ndarray]:
