@@ -142,9 +142,9 @@ def _model() -> ml_collections.ConfigDict:
     model.embeddings = "learnt"
     model.value_width = 0  # patches: values of a position; 0: those of the records
     model.columns = ()  # columns: 0 of numbers, else the number of categories; (): of the records
-    model.hidden_input = (
-        "vector"  # patches: of hidden positions, a learnt vector | zeros (PatchTST)
-    )
+    # patches: of hidden positions a learnt vector | zeros (PatchTST) | none (no encoder reads any)
+    model.hidden_input = "vector"
+    model.partial_patches = True  # patches: False: all values of one were observed, or none
     model.normalized_rows = False  # patches: True: each row has the mean 0 and the variance 1
     model.mask_id = -1  # token_dropout: id of the mask, whose vectors are zero; -1: of the records
     # learnt (a table) | rotary (queries and keys turn); of values also sines | sines_of_grid |

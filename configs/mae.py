@@ -50,6 +50,7 @@ def get_config(size: str = "base") -> ml_collections.ConfigDict:
         **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
         **{"layer": "full_pre_norm", "layer_norm_eps": 1e-6, "type_vocab_size": 0},
         **{"embeddings": "patches", "position_embedding": "sines_of_grid"},
+        **{"hidden_input": "none", "partial_patches": False},
         **{"max_position_embeddings": 197},
     )
     config.pretraining.update(

@@ -51,7 +51,7 @@ class Description:
     `is_regression` says that a classifier gives numbers, not classes, as that of one label, and
     `is_multi_label` that any number of its labels may be right; `pooling` is what it reads.
     `languages` are the names of those that have embeddings, in their order. `is_shifted` says that
-    masked tokens are predicted one position to the left.
+    masked tokens are predicted one position to the left. `decoder` are the sizes of a decoder.
     """
 
     family: base.Family
@@ -63,6 +63,7 @@ class Description:
     pooling: str = "cls"
     languages: tuple[str, ...] = ()
     is_shifted: bool = False
+    decoder: models.EncoderConfig | None = None
 
     @property
     def head(self) -> str | None:
@@ -122,6 +123,7 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         encoder = models.EncoderConfig(**sizes)
     except ValueError as error:
         faults.append(str(error))
+    decoder = _decoder(fields, family, encoder, faults)
     labels = _labels(fields, faults)
     languages = _languages(fields, family, encoder.language_embeddings, faults)
     architectures = fields.get("architectures") or ()
@@ -150,6 +152,7 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         pooling,
         languages,
         shift == 1,
+        decoder,
     )
 
 
@@ -162,6 +165,7 @@ def to_json(
     pooling: str = "cls",
     languages: Sequence[str] = (),
     is_shifted: bool = False,
+    decoder: models.EncoderConfig | None = None,
 ) -> dict[str, Any]:
     """Returns the fields of the config.json of a model with this head; undoes `parse_config`.
 
@@ -174,7 +178,9 @@ def to_json(
         raise ValueError(
             f"head is {head!r}; known of {family.title} are {', '.join(family.architectures)}"
         )
-    fields = {name: field.written(config) for name, field in family.fields.items()}
+    fields = {name: field.written(config) for name, field in family.fields.items() if field.stated}
+    if decoder is not None:
+        fields |= {name: getattr(decoder, ours) for name, (ours, _) in family.decoder.items()}
     if family.pooling:
         fields[family.pooling] = pooling
     elif pooling != POOLINGS[0]:
@@ -217,6 +223,29 @@ def _sizes(fields: Mapping[str, Any], family: base.Family, faults: list[str]) ->
     if told and told.told_by and sizes.get("embedding_size") == sizes.get("hidden_size"):
         sizes["embedding_size"] = 0  # as we say that they are as wide as the layers
     return sizes
+
+
+def _decoder(
+    fields: Mapping[str, Any],
+    family: base.Family,
+    encoder: models.EncoderConfig,
+    faults: list[str],
+) -> models.EncoderConfig | None:
+    """Returns the sizes of the decoder, None for a family without."""
+    if not family.decoder:
+        return None
+    sizes = {}
+    for name, (ours, default) in family.decoder.items():
+        value = fields.get(name, default)
+        if fault := _type_fault(value, int):
+            faults.append(f"{name} is {value!r}; {fault}")
+            continue
+        sizes[ours] = value
+    try:
+        return dataclasses.replace(encoder, **sizes)
+    except ValueError as error:
+        faults.append(f"of its decoder, {error}")
+        return None
 
 
 def _type_fault(value: Any, kind: type) -> str | None:
@@ -299,7 +328,13 @@ def _activation(fields: Mapping[str, Any], source: str) -> str:
 def _warn(
     fields: Mapping[str, Any], family: base.Family, encoder: models.EncoderConfig, source: str
 ) -> None:
-    names = {*family.fields, *family.fixed, *family.without_effect, *family.tokenizer.ids}
+    names = {
+        *family.fields,
+        *family.decoder,
+        *family.fixed,
+        *family.without_effect,
+        *family.tokenizer.ids,
+    }
     names |= {family.pooling, SHIFT}
     if fields.get("auto_map"):
         logging.warning(

@@ -109,6 +109,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         sentence=sentence,
         languages=description.languages,
         is_shifted=description.is_shifted and head == "masked_lm",
+        decoder=description.decoder if head == "masked_autoencoder" else None,
     )
 
 
@@ -204,7 +205,7 @@ def to_params(weights: Weights, description: huggingface_config.Description, hea
     """
     family, sizes = description.family, description.encoder
     count = 1 if head == "multiple_choice" else len(_labels(description, weights, head)) or None
-    shapes = pretrained.shapes(sizes, labels=count)
+    shapes = pretrained.shapes(sizes, labels=count, decoder=description.decoder)
     table = names.of_head(family.tensors, head)
     named_otherwise = {
         name

@@ -52,6 +52,7 @@ def write(
         pooling=weights.pooling,
         languages=weights.languages,
         is_shifted=weights.is_shifted,
+        decoder=weights.decoder,
     )
     table = names.in_a_row(names.of_head(family.tensors, head), sizes.inner_group_num)
 
@@ -64,7 +65,7 @@ def write(
     params = {path: array for path, array in weights.params.items() if not is_beside(path)}
     params = {**family.completion(sizes), **params}
     tensors = names.fuse(names.to_theirs(params, table), family.fused)
-    tensors |= family.constants(sizes)
+    tensors |= family.constants(sizes, weights.decoder)
     if head == "none":  # then transformers saves the names without the prefix, too
         tensors = {name.removeprefix(family.prefix): array for name, array in tensors.items()}
     directory.mkdir(parents=True, exist_ok=True)

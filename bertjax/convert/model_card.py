@@ -32,6 +32,7 @@ PIPELINES = {
     "token_classification": "token-classification",
     "question_answering": "question-answering",
     "multiple_choice": "multiple-choice",
+    "masked_autoencoder": "image-feature-extraction",
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -22,12 +23,44 @@ def _transpose(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array.T)
 
 
+def _row(array: np.ndarray) -> np.ndarray:
+    return array.reshape(1, -1)
+
+
+def _in_batch(array: np.ndarray) -> np.ndarray:
+    return array.reshape(1, 1, -1)
+
+
+def _of_convolution(array: np.ndarray) -> np.ndarray:
+    """Returns [rows x columns x channels, out] of torch's [out, channels, rows, columns]."""
+    return np.ascontiguousarray(array.transpose(2, 3, 1, 0).reshape(-1, len(array)))
+
+
+def _convolution(kernel: np.ndarray) -> np.ndarray:
+    size, channels = patch_sides(len(kernel))
+    return np.ascontiguousarray(kernel.reshape(size, size, channels, -1).transpose(3, 2, 0, 1))
+
+
+def patch_sides(values: int) -> tuple[int, int]:
+    """Returns height and channels of a square patch with this number of values: 3 channels or 1.
+
+    No number is both. Raises a ValueError where neither gives a square.
+    """
+    for channels in (3, 1):
+        size = math.isqrt(values // channels)
+        if size * size * channels == values:
+            return size, channels
+    raise ValueError(f"a patch has {values} values, which are no square of 1 or 3 channels")
+
+
 FLOAT_TYPES = ("float64", "float32", "float16", "bfloat16")
 
 # Name -> (theirs to ours, ours to theirs).
 TRANSFORMS: dict[str, tuple[Transform, Transform]] = {
     "same": (np.ascontiguousarray, np.ascontiguousarray),
     "transpose": (_transpose, _transpose),
+    "row": (_row, _in_batch),
+    "convolution": (_of_convolution, _convolution),
 }
 
 
@@ -223,6 +256,8 @@ def _fault(
     if path not in shapes:
         return f"is of a layer that the config does not have ({path})"
     expected = shapes[path][::-1] if entry.transform == "transpose" else shapes[path]
+    if entry.transform in ("row", "convolution"):
+        expected = TRANSFORMS[entry.transform][1](np.empty(shapes[path], np.int8)).shape
     fits = len(expected) == array.ndim and all(
         size in (None, got) for size, got in zip(expected, array.shape, strict=True)
     )

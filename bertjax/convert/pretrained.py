@@ -18,6 +18,7 @@ from bertjax.convert import families
 from bertjax.convert.families import base
 from bertjax.data import tokenizer
 from bertjax.models import embedding_sharing, parameters, sentence_vectors
+from bertjax.tasks import masked_autoencoder
 
 # Head -> the first names of the paths of its model; all of them must be there.
 PARTS: dict[str, tuple[str, ...]] = {
@@ -31,6 +32,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "token_classification": ("encoder", "classifier"),
     "question_answering": ("encoder", "span_head"),
     "multiple_choice": ("encoder", "pooler", "classifier"),
+    "masked_autoencoder": ("encoder", "decoder", "value_head"),
 }
 # Parts that a model may lack. The released code makes the pooler for each of its models, and its
 # Saver restores all saved variables.
@@ -88,6 +90,7 @@ class Pretrained:
     `pooling`: the pooling of a classifier of sequences.
     `generator`: the encoder of a discriminator's generator, if its parameters are under
       `generator`.
+    `decoder`: the sizes of the decoder of a masked autoencoder.
     `sentence`: how a model for sentence embeddings makes its vectors; it has no head.
     `languages`: names of the languages that it has embeddings of, in their order; () if unknown.
     `is_shifted`: a masked token is predicted at the position before it, as a next token is, by the
@@ -111,6 +114,7 @@ class Pretrained:
     model_type: str = ""
     pooling: str = "cls"
     generator: models.EncoderConfig | None = None
+    decoder: models.EncoderConfig | None = None
     sentence: sentence_vectors.SentenceVectors | None = None
     languages: tuple[str, ...] = ()
     is_shifted: bool = False
@@ -163,6 +167,7 @@ def shapes(
     *,
     labels: int | None = None,
     generator: models.EncoderConfig | None = None,
+    decoder: models.EncoderConfig | None = None,
 ) -> dict[str, Any]:
     """Returns the shape of every parameter that a model of these sizes may have, by our path.
 
@@ -172,6 +177,7 @@ def shapes(
     of_generator = _shapes(generator).items() if generator else ()
     return {
         **_shapes(config),
+        **(_shapes_of_autoencoder(config, decoder) if decoder else {}),
         **{
             f"{embedding_sharing.GENERATOR}.{path}": shape
             for path, shape in of_generator
@@ -193,6 +199,17 @@ def _shapes(config: models.EncoderConfig) -> Mapping[str, tuple[int, ...]]:
     return {path: leaf.shape for path, leaf in parameters.flat(parts).items()}
 
 
+@functools.lru_cache(maxsize=4)
+def _shapes_of_autoencoder(
+    config: models.EncoderConfig, decoder: models.EncoderConfig
+) -> Mapping[str, tuple[int, ...]]:
+    def params() -> parameters.Params:
+        model = masked_autoencoder.MaskedAutoencoderModel(config, decoder, rngs=nnx.Rngs(0))
+        return parameters.split(model)[1]
+
+    return {path: leaf.shape for path, leaf in parameters.flat(jax.eval_shape(params)).items()}
+
+
 def head_of(paths: Collection[str]) -> str:
     """Returns the richest head whose parts are among our `paths`.
 
@@ -200,7 +217,14 @@ def head_of(paths: Collection[str]) -> str:
     without one for tokens.
     """
     parts = {path.split(".")[0] for path in paths}
-    richest_first = ("replaced_tokens", "pretraining", "masked_lm", "causal_lm", "next_sentence")
+    richest_first = (
+        "masked_autoencoder",
+        "replaced_tokens",
+        "pretraining",
+        "masked_lm",
+        "causal_lm",
+        "next_sentence",
+    )
     richest_first += ("question_answering", "sequence_classification", "token_classification")
     heads = (head for head in richest_first if parts.issuperset({*PARTS[head]} - {"encoder"}))
     return next(heads, "none")
@@ -248,6 +272,7 @@ def select(weights: Pretrained, head: str) -> Pretrained:
         export_fault="" if head == "none" else weights.export_fault,
         pooling=weights.pooling if is_of_sequences else "cls",
         generator=weights.generator if head == "replaced_tokens" else None,
+        decoder=weights.decoder if head == "masked_autoencoder" else None,
         sentence=weights.sentence if head == "none" else None,
         is_shifted=weights.is_shifted and head == "masked_lm",
     )

@@ -18,14 +18,18 @@ import bertjax
 from bertjax import config as config_lib
 from bertjax.convert import pretrained
 from bertjax.models import embedding_sharing, encoder, parameters, sentence_vectors
-from bertjax.tasks import replaced_tokens
+from bertjax.tasks import masked_autoencoder, replaced_tokens
 from bertjax.workdirs import checkpoint, reader
 
 # The heads that the pretraining task knows, with its pair loss. Weights with another head are kept
 # all the same: to export them again, or to start from.
 PAIR_LOSSES = {"pretraining": "nsp", "masked_lm": "none"}
 # Head -> its objective, where that is not of masked tokens.
-OBJECTIVES = {"replaced_tokens": "replaced_tokens", "causal_lm": "next_token"}
+OBJECTIVES = {
+    "replaced_tokens": "replaced_tokens",
+    "causal_lm": "next_token",
+    "masked_autoencoder": "masked_autoencoder",
+}
 
 
 def read(path: epath.PathLike, *, step: str | int = "newest") -> pretrained.Pretrained:
@@ -67,6 +71,9 @@ def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
     sizes, generator = encoder.EncoderConfig(**workdir.config.model), None
     if embedding_sharing.GENERATOR in workdir.params:
         generator = replaced_tokens.generator_config(sizes, workdir.config.pretraining.generator)
+    decoder = None
+    if "decoder" in workdir.params:
+        decoder = masked_autoencoder.of_options(sizes, workdir.config.pretraining).decoder
     sentence = sentence_vectors_of(workdir)
     if sentence is not None:
         unused = tuple(path for path in flat if not pretrained.belongs(path, "none"))
@@ -86,6 +93,7 @@ def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
         vocabulary=workdir.vocabulary,
         source=_source(workdir),
         generator=generator,
+        decoder=decoder,
         sentence=sentence,
         languages=tuple(workdir.config.data.languages),
         model_type=workdir.meta.get("converted", {}).get("model_type", ""),
@@ -191,6 +199,11 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
         config.pretraining.objective = objective
     if weights.head == "causal_lm":
         config.pretraining.masking = "none"
+    if weights.decoder is not None:
+        config.pretraining.masking = "dynamic"
+        config.pretraining.decoder.update(
+            {name: getattr(weights.decoder, name) for name in masked_autoencoder.DECODER_SIZES}
+        )
     if weights.generator is not None:
         generator, copies = config.pretraining.generator, embedding_sharing.copies(weights.params)
         names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")

@@ -51,7 +51,7 @@ OF_TOKENS = ("learnt", "token_dropout")  # embeddings that are a table of a voca
 CHOICES: dict[str, Any] = {  # a sequence of names, or a mapping from names to parts
     "embedding_projection": ("if_needed", "always"),
     "position_embedding": ("learnt", "rotary", "sines", "sines_of_grid", "none"),
-    "hidden_input": ("vector", "zeros"),
+    "hidden_input": ("vector", "zeros", "none"),
     "rotary_angles": ("exact", "float16"),
     "attention": attention.IMPLEMENTATIONS,
     "hidden_act": activations.ACTIVATIONS,
@@ -119,7 +119,9 @@ class EncoderConfig:
     value_width: int = 0  # of embeddings "patches": the values of a position
     # Of embeddings "columns": 0 for each column of numbers, else its number of categories.
     columns: tuple[int, ...] = ()
-    hidden_input: str = "vector"  # of hidden positions: a learnt vector, or "zeros" as values
+    # Of hidden positions: a learnt vector, "zeros" as values; "none": no encoder reads any.
+    hidden_input: str = "vector"
+    partial_patches: bool = True  # a patch may lack some values: learnt vectors stand for them
     normalized_rows: bool = False  # each row of patches to the mean 0 and the variance 1
     mask_id: int = -1  # of embeddings "token_dropout": the id whose vectors are zero
     layer: str = "post_norm"  # a key of encoder.LAYERS

@@ -38,7 +38,9 @@ class PatchEmbeddings(nnx.Module):
         draw = layers.INITIALIZERS[config.initializer](config.initializer_range)
         width, hidden = config.value_width, config.hidden_size
         self.patches = parts.dense(config, width, hidden, rngs=rngs)
-        self.missing = nnx.Embed(width, hidden, embedding_init=draw, rngs=rngs)
+        self.has_partial = config.partial_patches
+        if self.has_partial:
+            self.missing = nnx.Embed(width, hidden, embedding_init=draw, rngs=rngs)
         self.empty = nnx.Embed(1, hidden, embedding_init=draw, rngs=rngs)
         if config.hidden_input == "vector":
             self.hidden_vector = nnx.Embed(1, hidden, embedding_init=draw, rngs=rngs)
@@ -68,7 +70,9 @@ class PatchEmbeddings(nnx.Module):
         if hidden is not None and self.hidden_input == "zeros":
             is_shown = 1.0 - hidden[:, :, None]
             values, missing = values * is_shown, missing * is_shown
-        embedded = self.patches(values) + missing @ self.missing.embedding[...]
+        embedded = self.patches(values)
+        if self.has_partial:
+            embedded = embedded + missing @ self.missing.embedding[...]
         embedded = jnp.where(has_any, embedded, self.empty.embedding[...][None])
         if hidden is not None and self.hidden_input == "vector":
             vector = self.hidden_vector.embedding[...][None]

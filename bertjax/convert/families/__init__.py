@@ -16,6 +16,7 @@ from bertjax.convert.families import (
     modernbert,
     modernbert_decoder,
     roberta,
+    vit_mae,
     xlm,
 )
 from bertjax.data import tokenizer
@@ -35,6 +36,7 @@ FAMILIES: dict[str, base.Family] = {
         modernbert_decoder.FAMILY,
         xlm.FAMILY,
         esm.FAMILY,
+        vit_mae.FAMILY,
     )
 }
 

@@ -51,7 +51,8 @@ class Field:
 
     `values` maps each value there to ours, empty where they are the same; of several that mean the
     same the first is written. `default` is that of a file without the field; None: EncoderConfig's.
-    `told_by` is the attribute that is written, where it is not the field.
+    `told_by` is the attribute that is written, where it is not the field. One that is not `stated`
+    is made by the family's `read` and never written.
     Numbers of ours below `least` no member of the family has. Theirs are ours times `times`, and
     `more`.
     """
@@ -64,6 +65,7 @@ class Field:
     more: int = 0
     times: int = 1
     told_by: str = ""
+    stated: bool = True
 
     def has(self, value: Any) -> bool:
         """Returns whether a member of the family may have this value of ours."""
@@ -177,7 +179,9 @@ class Family:
     `read`: maps the fields of other versions of config.json to those of `fields`.
     `restated`: fields to write in addition to those of `fields`, or instead of them.
     `pooling`: the field with the pooling of a classifier of sequences; "": it reads [CLS].
-    `constants`: tensors of the files that are no parameters, by their names.
+    `constants`: tensors of the files that are no parameters, by their names; of the encoder's sizes
+      and of its decoder's, if it has one.
+    `decoder`: fields of config.json with the sizes of a decoder -> ours, and the defaults.
     `of_weights`: fields of EncoderConfig that no config.json has -> their values by the tensors.
     `languages`: the fields with the numbers of its languages by name, and with the names by number.
     """
@@ -206,7 +210,10 @@ class Family:
     read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     restated: Callable[[models.EncoderConfig], Mapping[str, Any]] = lambda config: {}
     pooling: str = ""
-    constants: Callable[[models.EncoderConfig], Mapping[str, np.ndarray]] = lambda config: {}
+    constants: Callable[
+        [models.EncoderConfig, models.EncoderConfig | None], Mapping[str, np.ndarray]
+    ] = lambda config, decoder: {}
+    decoder: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
     of_weights: Mapping[str, Callable[[models.EncoderConfig, Mapping[str, np.ndarray]], Any]] = (
         dataclasses.field(default_factory=dict)
     )

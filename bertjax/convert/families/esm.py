@@ -79,8 +79,11 @@ _ANGLES = r"(encoder\.layer\.(\d+|\*)\.attention\.self\.)?rotary_embeddings\.inv
 _CONTACTS = "contact_head.regression"
 
 
-def constants(config: models.EncoderConfig) -> dict[str, np.ndarray]:
+def constants(
+    config: models.EncoderConfig, decoder: models.EncoderConfig | None = None
+) -> dict[str, np.ndarray]:
     """Returns what the files hold and nothing learns: the angles, and a contact head of zeros."""
+    del decoder
     angles = _angles(config)
     maps = config.num_hidden_layers * config.num_attention_heads
     return {
