@@ -1,4 +1,4 @@
-"""MAE beside transformers: predictions and loss, files in both spellings, exports without a word."""
+"""MAE compared with transformers: predictions, losses, gradients, files and exports."""
 
 import json
 
