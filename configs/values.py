@@ -9,14 +9,13 @@ Result:    not yet measured.
 
 import ml_collections
 
-from bertjax.config import default_config
+from bertjax.recipes import finetuning_config
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the recipe: 10 epochs of batches of 64, without dropout in the encoder."""
-    config = default_config()
-    config.task = "finetuning"
-    config.finetuning.update(dataset="values", num_epochs=10.0)
+    config = finetuning_config("values")
+    config.finetuning.num_epochs = 10.0
     config.global_batch_size = 64
     config.model.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     config.schedule.update(peak_learning_rate=1e-3, warmup_share=0.1)

@@ -247,9 +247,9 @@ class Band(NamedTuple):
 def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
     """Returns the picture of a run: loss, accuracy, learning rate and speed against the step."""
     panels = {
-        title: series
+        title: scalars_by_name
         for number, (title, pattern) in enumerate(PANELS.items())
-        if (series := _series(entries, pattern)) or number < ALWAYS_DRAWN
+        if (scalars_by_name := _by_name(entries, pattern)) or number < ALWAYS_DRAWN
     }
     rows = math.ceil(len(panels) / 2)
     # The object interface: pyplot would keep every figure of the process and may ask for a display.
@@ -257,12 +257,12 @@ def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
     grid = [*picture.subplots(rows, 2).flat]
     for empty in grid[len(panels) :]:
         empty.remove()
-    for axes, (title, series) in zip(grid, panels.items(), strict=False):
+    for axes, (title, scalars_by_name) in zip(grid, panels.items(), strict=False):
         axes.set(title=title, xlabel="step")
         axes.grid(alpha=0.3)
         lines, percent = [], None
-        has_mean = any(name.startswith(OF_MEAN) for name in series)
-        for name, (steps, values) in series.items():
+        has_mean = any(name.startswith(OF_MEAN) for name in scalars_by_name)
+        for name, (steps, values) in scalars_by_name.items():
             where = axes
             if title == SCORES_PANEL and any(abs(value) > 1 for value in values):
                 where = percent = percent or axes.twinx()
@@ -313,7 +313,7 @@ def draw_runs(
             lines[band.name] = axes.fill_between(band.places, band.low, band.high, alpha=0.25,
                                                  color="grey", label=band.name)  # fmt: skip
         for run, entries in curves.items():
-            for places, values in _series(
+            for places, values in _by_name(
                 entries, re.compile(re.escape(name)), horizontal
             ).values():
                 (lines[run],) = axes.plot(
@@ -336,19 +336,19 @@ def save_picture(picture: figure.Figure, path: epath.Path) -> None:
     atomic.write(path, content.getvalue())
 
 
-def _series(
+def _by_name(
     entries: Sequence[Mapping[str, Any]], pattern: re.Pattern[str], horizontal: str = "step"
 ) -> dict[str, tuple[list[float], list[float]]]:
     """Returns places and values by name, of the scalars whose whole name the pattern matches.
 
     The places are steps, or the values of another name in the same entries.
     """
-    series: dict[str, tuple[list[float], list[float]]] = {}
+    scalars_by_name: dict[str, tuple[list[float], list[float]]] = {}
     for entry in entries:
         for name, value in entry.items():
             if not pattern.fullmatch(name):
                 continue
-            places, values = series.setdefault(name, ([], []))
+            places, values = scalars_by_name.setdefault(name, ([], []))
             places.append(entry[horizontal])
             values.append(math.nan if value is None else value)
-    return series
+    return scalars_by_name
