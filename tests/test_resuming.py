@@ -34,6 +34,7 @@ from tests import (
     small_modules,
     small_packed,
     small_records,
+    small_values,
 )
 from tests.convert import weights
 
@@ -76,6 +77,15 @@ ROTARY = {f"model.{name}": value for name, value in modernbert.FAMILY.traits.ite
     **{"model.window": 3, "model.global_every": 2, "model.num_hidden_layers": 2},
     **{"phases.phase1.num_steps": 3, "phases.phase2.num_steps": 2},
     "phases.phase2.rotary_base": 20.0,
+}
+VALUES = {
+    kind: {f"model.{name}": value for name, value in (small_values.SIZES | model).items()}
+    for kind, model in small_values.MODELS.items()
+}
+HIDDEN = {"masking": "dynamic", "masked_lm_prob": 0.5}
+DECODER = {
+    **{"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2},
+    "intermediate_size": 16,
 }
 NARROW_MOMENTS = {"optimizer.moment_dtype": "bfloat16"}
 TEACHER = {
@@ -124,6 +134,21 @@ PRETRAINING = {
             **{"model.language_embeddings": 3, **DYNAMIC},
         },
     ),
+    "masked_values, patches": Case(
+        "patches", VALUES["patches"] | objective("masked_values", **HIDDEN)
+    ),
+    "masked_values, exchanged cells": Case(
+        "cells",
+        VALUES["cells"]
+        | objective("masked_values", predicts="replaced", exchanged_cells=True, **HIDDEN),
+    ),
+    "masked_autoencoder, crops": Case(
+        "pixels",
+        VALUES["pixels"]
+        | {f"pretraining.decoder.{name}": size for name, size in DECODER.items()}
+        | {"phases.phase1.max_seq_length": 17}
+        | objective("masked_autoencoder", least_crop=0.5, flips=True, **HIDDEN),
+    ),
     "teacher": Case("static", TEACHER | objective("masked_tokens")),
 }
 EPOCHS = {"finetuning.num_epochs": 2.0}
@@ -154,6 +179,7 @@ FINETUNING = {
         },
         (3,),
     ),
+    "values": Case("values", EPOCHS),
 }
 QUICK = ("two lengths, pairs", "classes")
 NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
@@ -193,6 +219,8 @@ def root(tmp_path_factory):
     write_packed(root / "packed_16", rows, most=4)
     short = [[[3 + (row + shard) % 14] for row in range(12)] for shard in range(8)]
     write_packed(root / "short_16", short, most=1)
+    for kind, length in small_values.LENGTHS.items():
+        small_values.write(root / f"{kind}_{length}", kind)
     return root
 
 
@@ -226,6 +254,8 @@ def finetuning_config(root, directory, case):
         rows = small_embeddings.pairs(32, 0)
         config = small_embeddings.make_config(directory, root / "source", rows=rows)
         config.finetuning.train_file += "=1.5"
+    elif case.data == "values":
+        config = small_values.finetuned_from_scratch(directory)
     else:
         config = small_datasets.make_config(directory, case.data, root / "source")
     config.model.hidden_dropout_prob = 0.1

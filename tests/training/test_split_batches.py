@@ -13,12 +13,22 @@ import numpy as np
 import pytest
 
 from bertjax import tasks
+from bertjax.data import pictures, value_masking
 from bertjax.devices import sharding
 from bertjax.finetuning import embeddings, wrapped_tasks
 from bertjax.models import lora, parameters
-from bertjax.tasks import base, hybrid, next_token, pretraining, replaced_tokens, span_boundary
+from bertjax.tasks import (
+    base,
+    hybrid,
+    masked_autoencoder,
+    masked_values,
+    next_token,
+    pretraining,
+    replaced_tokens,
+    span_boundary,
+)
 from bertjax.training import optim, schedules, state
-from tests import conftest
+from tests import conftest, small_values
 
 BERT = dataclasses.replace(conftest.TINY, num_hidden_layers=1)
 SHARED = dataclasses.replace(conftest.TINY, num_hidden_groups=1, embedding_size=16)  # ALBERT's
@@ -39,6 +49,11 @@ TASKS = {
     "replaced_tokens, samples": replaced_tokens.ReplacedTokens(ELECTRA, GENERATOR),
     "hybrid": hybrid.Hybrid(BERT, causal_share=1 / 4),
     "next_token": next_token.NextToken(dataclasses.replace(BERT, left_to_right=True)),
+    "masked_values, patches": masked_values.MaskedValues(small_values.encoder("patches")),
+    "masked_values, cells": masked_values.MaskedValues(small_values.encoder("cells")),
+    "masked_autoencoder, pixels": masked_autoencoder.MaskedAutoencoder(
+        small_values.encoder("pixels"), small_values.encoder("pixels", hidden_size=8), share=0.5
+    ),
     "embeddings": EMBEDDING,
     "embeddings, low rank": wrapped_tasks.LowRank(EMBEDDING, LORA),
 }
@@ -57,6 +72,9 @@ SPLITS = [
             ("replaced_tokens, samples", (1, 4, 2)),
             ("next_token", (4, 1, 1)),
             ("hybrid", (2, 2, 2)),
+            ("masked_values, patches", (4, 1, 1)),
+            ("masked_values, cells", (2, 2, 2)),
+            ("masked_autoencoder, pixels", (1, 4, 2)),
             ("embeddings", (4, 4, 1)),
             ("embeddings, low rank", (4, 1, 1)),
         ]
@@ -79,6 +97,8 @@ def make_batch(name):
     """Rows with unequal numbers of masked tokens; the first four have none. Texts of embeddings."""
     if name.startswith("embeddings"):
         return embedding_batch()
+    if name.startswith(("masked_values", "masked_autoencoder")):
+        return value_batch(name.rpartition(" ")[2])
     batch = conftest.make_batch()
     return batch | {"masked_lm_weights": batch["masked_lm_weights"].at[:4].set(0.0)}
 
@@ -93,6 +113,24 @@ def embedding_batch(seed=0):
         "input_mask": (np.arange(LENGTH) < lengths[..., None]).astype(np.int32),
         "segment_ids": np.zeros(shape, np.int32),
         "example_weights": weights,
+    }
+
+
+def value_batch(kind):
+    """Rows with unequal numbers of hidden positions; the first four have none."""
+    config = small_values.make_config(kind, "")
+    made = small_values.drawn(kind, ROWS)
+    made["input_mask"] = np.ones((ROWS, small_values.LENGTHS[kind]), np.int32)
+    if kind == "pixels":
+        scaling = pictures.Scaling(2, (0.5,), (0.25,))
+        values, observed = scaling.patches(made.pop("pixels"))
+        made |= {"values": values, "observed": observed}
+    options = value_masking.Options(config.pretraining.masked_lm_prob)
+    batch = made | value_masking.draw(made, np.random.default_rng(0), options)
+    batch["hidden"][:4] = 0
+    batch["hidden"][4:, -1] = 0
+    return {name: jnp.asarray(it) for name, it in batch.items() if name != "labels"} | {
+        "example_weights": jnp.ones(ROWS)
     }
 
 
