@@ -23,6 +23,7 @@ from bertjax.models.placement import DATA, TENSOR
 
 # The number of vocabulary entries is seldom divisible, so embeddings are split along the hidden
 # dimension under fsdp and replicated over the tensor axis.
+_PATCHES = r".*\.embeddings\.patches\.kernel"  # a patch has few values, and seldom a multiple
 _COLUMN = r".*\.(query|key|value|intermediate|gate)"
 _COLUMN_BIAS = _COLUMN + r"\.bias"
 _ROW = r".*\.layers\.\d+\.(attention\.)?output"
@@ -34,6 +35,7 @@ RULES: dict[str, list[tuple[str, P]]] = {
     "data_parallel": [(r".*", P())],
     "fsdp": [
         (r".*\.embedding", P(None, DATA)),
+        (_PATCHES, P(None, DATA)),
         (r".*\.kernel", P(DATA, None)),
         (r".*(bias|scale)", P()),
     ],
@@ -45,6 +47,7 @@ RULES: dict[str, list[tuple[str, P]]] = {
     ],
     "fsdp_tensor": [
         (r".*\.embedding", P(None, DATA)),
+        (_PATCHES, P(None, DATA)),
         (_COLUMN + r"\.kernel", P(DATA, TENSOR)),
         (_COLUMN_BIAS, P(TENSOR)),
         (_ROW + r"\.kernel", P(TENSOR, DATA)),
@@ -96,7 +99,8 @@ def shardings(
     """
     table = f"sharding rule table {rule_table!r}"
     whole = [rule for part, rule in _WHOLE.items() if part in params]
-    rules = [rule for rule in RULES[rule_table] if rule[0] != _COLUMN_BIAS or _has_biases(params)]
+    absent = [it for it in (_COLUMN_BIAS, _PATCHES) if not _has(params, it)]
+    rules = [rule for rule in RULES[rule_table] if rule[0] not in absent]
     specs = parameters.assign([*whole, *rules], params, table=table)
     by_name = {
         parameters.path_name(path): spec
@@ -140,9 +144,9 @@ def _split(spec: P, shape: Sequence[int], devices: int) -> P:
     return P(*axes)
 
 
-def _has_biases(params: Any) -> bool:
-    """Returns whether columns have biases: the modern encoders have none."""
-    return any(re.fullmatch(_COLUMN_BIAS, path) for path in parameters.flat(params))
+def _has(params: Any, pattern: str) -> bool:
+    """Returns whether a parameter has such a path: not all encoders have biases, or patches."""
+    return any(re.fullmatch(pattern, path) for path in parameters.flat(params))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
