@@ -22,7 +22,7 @@ from etils import epath
 
 from bertjax.data import atomic, contents, records, tokenizer
 from data_pipelines import command_line
-from data_pipelines.reports import health, report, report_html, statistics
+from data_pipelines.reports import health, report, report_html, statistics, value_report
 
 BATCH_SIZE = 1024
 
@@ -159,6 +159,9 @@ def main(options: Options) -> None:
     if options.adopt:
         adopt(options)
     record_set = records.open(options.directory)
+    if not record_set.manifest.tokenizer:
+        _show_values(options, record_set)
+        return
     manifest, warnings = record_set.manifest, []
     vocabulary = tokenizer.load(options.directory)
     if options.recount:
@@ -177,6 +180,19 @@ def main(options: Options) -> None:
         epath.Path(options.html).write_text(report_html.page(manifest, shown, warnings))
     if options.strict:
         _fail_if_any(warnings)
+
+
+def _show_values(options: Options, record_set: records.RecordSet) -> None:
+    """Prints what records of values hold, and draws some rows where a page is asked for."""
+    if options.recount:
+        raise ValueError(
+            f"--recount counts tokens, and {options.directory} holds none: leave it out"
+        )
+    command_line.print_report(*value_report.lines(record_set.manifest))
+    if options.html:
+        rows = max(min(options.examples, record_set.manifest.num_examples), 1)
+        drawn = value_report.picture(record_set, rows)
+        epath.Path(options.html).write_text(value_report.page(record_set.manifest, drawn))
 
 
 def _fail_if_any(warnings: list[health.Warning]) -> None:
