@@ -1,4 +1,4 @@
-"""Records of values in words and pictures: columns, channels, labels, and rows with hidden parts."""
+"""Records of values in words and pictures: columns, channels, labels, rows with hidden parts."""
 
 from __future__ import annotations
 
