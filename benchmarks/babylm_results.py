@@ -10,7 +10,6 @@ end of each run. The figure has them, too, and BLiMP by words seen for each read
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -73,7 +72,7 @@ def table(of_runs: Mapping[str, Mapping[str, float]]) -> str:
 def draw(of_runs: Mapping[str, Mapping[str, float]], scores: pathlib.Path | None) -> figure.Figure:
     """Returns the picture: BLiMP by phenomenon, and by words seen where there are scores."""
     picture = figure.Figure((11 if scores else 7, 4.5), layout="constrained")
-    left, *right = picture.subplots(1, 2 if scores else 1, squeeze=False)[0]
+    left, *others = picture.subplots(1, 2 if scores else 1, squeeze=False)[0]
     first = next(iter(of_runs.values()))
     phenomena = list(first)[list(first).index("BLiMP") :]
     for place, (name, values) in enumerate(of_runs.items()):
@@ -86,11 +85,13 @@ def draw(of_runs: Mapping[str, Mapping[str, float]], scores: pathlib.Path | None
     left.axhline(50, color="gray", linewidth=0.8)
     left.set_ylabel("BLiMP, accuracy in percent")
     left.legend(fontsize=8)
-    for panel, reading in itertools.product(right, READINGS):
-        words, accuracies = by_words(scores or pathlib.Path(), reading)
-        panel.plot(words, accuracies, marker="o", markersize=3, label=reading)
-        panel.set_xlabel("words seen, in millions")
-        panel.legend(fontsize=8)
+    if scores:
+        (right,) = others
+        for reading in READINGS:
+            words, accuracies = by_words(scores, reading)
+            right.plot(words, accuracies, marker="o", markersize=3, label=reading)
+        right.set_xlabel("words seen, in millions")
+        right.legend(fontsize=8)
     return picture
 
 
