@@ -31,7 +31,7 @@ declare -A objectives=(
   # Of 2018: post-norm layers with learnt positions and dropout, sentence pairs, stored masks, AdamW.
   [bert]="--config=bert_mini --config.model.num_hidden_layers=6 --config.model.intermediate_size=576
     --config.global_batch_size=32 --config.schedule.peak_learning_rate=1e-3
-    --config.schedule.warmup_steps=366"
+    --config.schedule.warmup_steps=366 --config.phases.phase2.num_steps=0"
   # The recipe at its own size, on 128 rows a step: STEPS=8684 are its ten passes.
   [strict_small]="--config=babylm:strict_small"
 )
