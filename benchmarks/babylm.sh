@@ -15,7 +15,7 @@ shift 2
 cd "$(dirname "$0")/.."
 steps=${STEPS:-3662}
 
-# Objective -> its options beyond the recipe babylm:mini. All train on steps x 32 rows of 128: 15 M tokens.
+# Objective -> its options beyond the recipe babylm:mini. Five train on steps x 32 rows of 128: 15 M tokens.
 declare -A objectives=(
   [hybrid]="--config=babylm:mini"
   [masked]="--config=babylm:mini --config.pretraining.objective=masked_tokens"
@@ -31,7 +31,9 @@ declare -A objectives=(
   # Of 2018: post-norm layers with learnt positions and dropout, sentence pairs, stored masks, AdamW.
   [bert]="--config=bert_mini --config.model.num_hidden_layers=6 --config.model.intermediate_size=576
     --config.global_batch_size=32 --config.schedule.peak_learning_rate=1e-3
-    --config.schedule.warmup_steps=366"
+    --config.schedule.warmup_steps=366 --config.phases.phase2.num_steps=0"
+  # The recipe at its own size, on 128 rows a step: STEPS=8684 are its ten passes.
+  [strict_small]="--config=babylm:strict_small"
 )
 # Records of all but BERT are rows without pairs, packed with several texts.
 packed="--packing=best_fit --pair_objective=none --mask=none --short_seq_prob=0 --dupe_factor=1 --count_words"

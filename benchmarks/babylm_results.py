@@ -1,18 +1,20 @@
-r"""Table and figure of docs/results.md: five objectives on ten million words, and the best of them.
+r"""Table and figure of docs/results.md: five objectives on ten million words, and longer runs.
 
     python -m benchmarks.babylm_results --figure=docs/babylm.png [--scores=SCORES] RUN [RUN ...]
 
 RUN are finished runs of babylm.sh, SCORES those of babylm_scores.sh. The table goes to the
-terminal: hours of steps, held-out losses, and BLiMP's accuracy (of all, and by phenomenon) at the
-end of each run. The figure has them, too, and BLiMP by words seen for each reading.
+terminal: held-out losses, and BLiMP's accuracy (of all, and by phenomenon) at the end of each run.
+Runs that differ in `_seedN` at the end of their names are one row: mean and standard deviation.
+The figure has the accuracies, too, and BLiMP by words seen for each reading.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import pathlib
+import re
+import statistics
 from collections.abc import Mapping, Sequence
 
 from matplotlib import figure
@@ -26,7 +28,7 @@ READINGS = ("masked", "causal", "fused")
 
 
 def of_run(run: runs.Run) -> dict[str, float]:
-    """Returns hours, losses in nats, and accuracies in percent of a finished run.
+    """Returns losses in nats and accuracies in percent of a finished run.
 
     Raises:
       ValueError: if it has no score of minimal pairs yet.
@@ -45,7 +47,7 @@ def of_run(run: runs.Run) -> dict[str, float]:
         for name, value in last.items()
         if name.startswith(f"{PAIRS}_")
     }
-    return {"hours": run.last("hours"), **losses, "BLiMP": 100 * last[PAIRS], **accuracies}
+    return {**losses, "BLiMP": 100 * last[PAIRS], **accuracies}
 
 
 def by_words(scores: pathlib.Path, reading: str) -> tuple[list[float], list[float]]:
@@ -60,37 +62,58 @@ def by_words(scores: pathlib.Path, reading: str) -> tuple[list[float], list[floa
     return [*words], [*accuracies]
 
 
-def table(of_runs: Mapping[str, Mapping[str, float]]) -> str:
+def by_name(values: Sequence[tuple[str, Mapping[str, float]]]) -> dict[str, dict[str, list[float]]]:
+    """Returns the values of the seeds of each run, by its name without them."""
+    seeds: dict[str, dict[str, list[float]]] = {}
+    for name, of_seed in values:
+        merged = seeds.setdefault(re.sub(r"_seed\d+$", "", name), {})
+        for column, value in of_seed.items():
+            merged.setdefault(column, []).append(value)
+    return seeds
+
+
+def table(of_runs: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     """Returns the figures of the runs as a table in Markdown, a run a row."""
     columns = list(dict.fromkeys(name for it in of_runs.values() for name in it))
-    lines = [["objective", *columns], ["---"] * (1 + len(columns))]
+    lines = [["run", *columns], ["---"] * (1 + len(columns))]
     for name, values in of_runs.items():
-        cells = [f"{values[it]:.2f}" if it in values else "" for it in columns]
-        lines.append([name, *cells])
+        lines.append([name, *(_cell(values.get(it, ())) for it in columns)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def draw(of_runs: Mapping[str, Mapping[str, float]], scores: pathlib.Path | None) -> figure.Figure:
+def _cell(values: Sequence[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{spread}" if values else ""
+
+
+def draw(
+    of_runs: Mapping[str, Mapping[str, Sequence[float]]], scores: pathlib.Path | None
+) -> figure.Figure:
     """Returns the picture: BLiMP by phenomenon, and by words seen where there are scores."""
-    picture = figure.Figure((11 if scores else 7, 4.5), layout="constrained")
-    left, *right = picture.subplots(1, 2 if scores else 1, squeeze=False)[0]
+    picture = figure.Figure((12 if scores else 8, 5), layout="constrained")
+    left, *others = picture.subplots(
+        1, 2 if scores else 1, squeeze=False, width_ratios=(2, 1) if scores else None
+    )[0]
     first = next(iter(of_runs.values()))
     phenomena = list(first)[list(first).index("BLiMP") :]
     for place, (name, values) in enumerate(of_runs.items()):
-        heights = [values[it] for it in phenomena]
-        shift = (place - (len(of_runs) - 1) / 2) / (len(of_runs) + 1)
+        heights = [statistics.mean(values[it]) for it in phenomena]
+        shift = (place - (len(of_runs) - 1) / 2) / (len(of_runs) + 3)
         places = [number + shift for number in range(len(phenomena))]
-        left.bar(places, heights, width=1 / (len(of_runs) + 1), label=name)
+        left.plot(places, heights, linestyle="none", marker="o", markersize=4, label=name)
     names = ["all", *(it.replace("_", " ") for it in phenomena[1:])]
     left.set_xticks(range(len(phenomena)), names, rotation=40, ha="right", fontsize=8)
     left.axhline(50, color="gray", linewidth=0.8)
     left.set_ylabel("BLiMP, accuracy in percent")
-    left.legend(fontsize=8)
-    for panel, reading in itertools.product(right, READINGS):
-        words, accuracies = by_words(scores or pathlib.Path(), reading)
-        panel.plot(words, accuracies, marker="o", markersize=3, label=reading)
-        panel.set_xlabel("words seen, in millions")
-        panel.legend(fontsize=8)
+    left.grid(axis="y", linewidth=0.3)
+    left.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    if scores:
+        (right,) = others
+        for reading in READINGS:
+            words, accuracies = by_words(scores, reading)
+            right.plot(words, accuracies, marker="o", markersize=3, label=reading)
+        right.set_xlabel("words seen, in millions")
+        right.legend(fontsize=8)
     return picture
 
 
@@ -101,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--scores", type=pathlib.Path, help="directory of babylm_scores.sh")
     parser.add_argument("runs", nargs="+", type=pathlib.Path)
     options = parser.parse_args(argv)
-    of_runs = {run.name: of_run(run) for run in runs.read_all(options.runs)}
+    of_runs = by_name([(run.name, of_run(run)) for run in runs.read_all(options.runs)])
     program_flags.print_report(table(of_runs))
     draw(of_runs, options.scores).savefig(options.figure, dpi=90)
 

@@ -103,3 +103,16 @@ def test_options_that_differ_are_those_that_change_what_is_learnt():
     assert references.differences(made, options_of(seed=3)) == []
     assert references.differences(made, changed) == ["optimizer.weight_decay is 0.1, not 0.01"]
     assert json.loads(json.dumps(made.options)) == made.options
+
+
+def test_the_curves_of_the_package_are_of_three_seeds_that_fell_alike():
+    names = [it.name for it in references.load_all()]
+    assert names == [
+        f"babylm_{it}" for it in ("bert", "electra", "hybrid", "left_to_right", "masked")
+    ]
+    for reference in references.load_all():
+        assert len(reference.seeds) == 3
+        for curve in reference.curves.values():
+            mean, deviation = curve.bands()
+            assert curve.tokens[-1] == 3662 * 32 * 128
+            assert mean[-1] <= mean[0] and deviation[-1] < 0.05
