@@ -2,10 +2,12 @@
 
 python -m bertjax.encode --checkpoint=DIR --layers=last4 --pooling=mean < lines.txt > features.npz
 python -m bertjax.encode --checkpoint=DIR --input=a.txt,b.jsonl.gz --output=VECTORS
+python -m bertjax.encode --checkpoint=DIR --records=RECORDS > features.npz     # of rows of values
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import sys
 import zipfile
@@ -15,10 +17,11 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 from absl import flags, logging
 from etils import epath
+from jaxtyping import Float
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import path_lists, tables, text_lines, unknown_tokens
+from bertjax.data import path_lists, records, tables, text_lines, unknown_tokens, value_rows
 from bertjax.inference import encoding, vector_files
 
 OF_EMPTY = "each keeps its row, which is that of [CLS] [SEP]"
@@ -40,6 +43,25 @@ def encode(
     """
     members = _members(model, texts, encoding.options_for(model, **options), batch_size)
     return {name: np.concatenate(list(arrays)) for name, (_, arrays) in members.items()}
+
+
+def encode_values(
+    model: inference.TrainedModel,
+    values: Float[np.ndarray, "rows length width"],
+    *,
+    batch_size: int = 32,
+    **options: Any,
+) -> Float[np.ndarray, "rows size"]:
+    """Returns the vector of each row of values, scaled as the records of the training are.
+
+    nan stands where nothing was observed. The options are `layers`, `pooling`, `normalize` and
+    `dims`, as those of `encoding.options_for`.
+
+    Raises:
+      ValueError: for an unknown option, rows that the model does not read, or vectors of tokens.
+    """
+    chosen = encoding.options_for(model, **options)
+    return encoding.value_vectors(model, values, chosen, batch_size=batch_size)
 
 
 def write(
@@ -145,6 +167,18 @@ def _write_directory(model: inference.TrainedModel, options: flags.FlagValues) -
     program_flags.print_report(f"{options.output}: {vectors} vectors in {shards} shards")
 
 
+def _write_of_records(model: inference.TrainedModel, options: flags.FlagValues) -> None:
+    """Writes `features` of the rows of records, and their `labels`, to standard output."""
+    record_set = records.open(options.records)
+    rows = np.stack(value_rows.as_arrays(record_set))
+    chosen = {name: options[name].value for name in ("layers", "pooling", "normalize", "dims")}
+    features = encode_values(model, rows, batch_size=options.batch_size, **chosen)
+    labels = value_rows.columns(record_set).get(records.LABELS_FEATURE)
+    with io.BytesIO() as file:
+        np.savez(file, features=features, **({} if labels is None else {"labels": labels}))
+        sys.stdout.buffer.write(file.getvalue())
+
+
 def _vector_options(options: flags.FlagValues, *, truncate: bool) -> dict[str, Any]:
     names = ("layers", "pooling", "normalize", "prompt", "dims")
     cuts = truncate if options.truncate is None else options.truncate
@@ -182,6 +216,7 @@ def _define_flags() -> None:
     flags.DEFINE_enum("format", "npy", [*vector_files.FORMATS], "Format of the vector files.")
     program_flags.DEFINE_integer("shard_size", 65_536, "Texts in a file.", lower_bound=1)
     flags.DEFINE_bool("store_texts", True, "Write the texts as well.")
+    flags.DEFINE_string("records", None, "Directory of records of values, in place of texts.")
 
 
 def main(argv: list[str]) -> None:
@@ -199,6 +234,11 @@ def main(argv: list[str]) -> None:
         )
     model = inference.load(options.checkpoint, step=options.step)
     model = inference.in_language(model, options.language)
+    if options.records is not None:
+        if options.output:
+            raise ValueError("--output is for texts; vectors of --records go to standard output")
+        _write_of_records(model, options)
+        return
     if options.output:
         _write_directory(model, options)
         return

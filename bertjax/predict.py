@@ -4,7 +4,8 @@ python -m bertjax.predict --checkpoint=WORKDIR < input.jsonl > output.jsonl
 
 With `--delimiter=auto` the input is CSV with a header. A line holds what the finetuned task reads:
 the columns of texts (GLUE, tables), "question" and "context" (SQuAD), "words" or "sentences"
-(tags), "context" and "endings" (SWAG). An "id" is handed through. A line that cannot be used is
+(tags), "context" and "endings" (SWAG), "values" (a list for each position; or with `--records` the
+rows of records are the input). An "id" is handed through. A line that cannot be used is
 answered with its "error"; then the exit code is 1. Both the lines and the answers of a kind belong
 to its module in `bertjax.finetuning`.
 """
@@ -32,7 +33,9 @@ from bertjax.data import (
     tables,
     text_encodings,
     unknown_tokens,
+    value_rows,
 )
+from bertjax.data import records as records_lib
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, example_files, feature_sets
 from bertjax.tasks import prediction
@@ -71,14 +74,16 @@ def predict(
       ValueError: if the model's outputs are not finite; and with `strict` if the model cannot use a
         record, naming the first ten of those read together.
     """
-    scorer, mesh = model.kind.open(model.options, model.vocabulary), model.mesh
+    scorer, mesh = model.kind.open(model.options, model.own_vocabulary), model.mesh
     batch_size = -(-batch_size // mesh.size) * mesh.size
     step = functools.partial(_predict_step, model.task, model.graphdef)
     buckets = (model.options.max_seq_length,)
     if model.options.length_buckets:
         buckets = padding.default_buckets(model.options.max_seq_length)
     numbered = enumerate(records, start=1)
-    counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)
+    counted = None
+    if model.own_vocabulary is not None:
+        counted = unknown_tokens.UnknownTokens(model.own_vocabulary.unk_id)
     while chunk := list(itertools.islice(numbered, BATCHES_READ * batch_size)):
         examples, features = _prepared(scorer.reader, chunk)
         if strict:
@@ -97,12 +102,15 @@ def predict(
             if isinstance(example, BadLine):
                 answer = {ERROR: f"line {number}: {example.fault}"}
             else:
-                ids, _ = model.vocabulary.encode_flat(scorer.reader.texts(example))
-                share = counted.add(ids, f"line {number}")
-                answer = next(answers) | {unknown_tokens.KEY: share}
+                answer = next(answers)
+                if counted is not None:
+                    ids, _ = model.vocabulary.encode_flat(scorer.reader.texts(example))
+                    share = counted.add(ids, f"line {number}")
+                    answer = answer | {unknown_tokens.KEY: share}
             has_id = isinstance(record, Mapping) and "id" in record
             yield ({"id": record["id"]} if has_id else {}) | answer
-    counted.warn()
+    if counted is not None:
+        counted.warn()
 
 
 def _prepared(
@@ -208,6 +216,7 @@ def _define_flags() -> None:
         "Standard input is CSV with a header, and this is between its columns: one character, tab, "
         "or auto to find it in the header; without it each line is JSON.",
     )  # fmt: skip
+    flags.DEFINE_string("records", None, "Directory of records of values, in place of lines.")
     flags.DEFINE_string(
         "encoding", text_encodings.UTF8, "Of standard input, for example cp1251, cp932 or utf-16."
     )
@@ -228,7 +237,9 @@ def main(argv: list[str]) -> None:
         model = _with_threshold(model, options.null_threshold)
     given = text_encodings.as_utf8(sys.stdin.buffer, options.encoding, "standard input")
     lines = read_lines(given)
-    if options.delimiter:
+    if options.records is not None:
+        lines = ({"values": it} for it in value_rows.as_arrays(records_lib.open(options.records)))
+    elif options.delimiter:
         encoding = {"encoding": options.encoding, "encoding_option": "--encoding"}
         rules = tables.Rules(delimiter=options.delimiter, **encoding)
         lines = read_rows(given, rules)

@@ -19,7 +19,7 @@ from etils import epath
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.data import records, streams, value_masking
+from bertjax.data import records, value_masking, value_rows
 from bertjax.finetuning import base, feature_sets
 from bertjax.models import classification, layers, parts, values
 from bertjax.models import encoder as encoders
@@ -27,8 +27,6 @@ from bertjax.scores import classification as scores
 from bertjax.tasks import base as tasks
 
 CLASSES, NUMBERS, FORECAST = "classes", "numbers", "forecast"
-READ_AT_ONCE = 1_024
-
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
@@ -36,7 +34,7 @@ class Labels:
 
     Numbers are stored less their `means` and over their `deviations`. A forecast has `horizon`
     steps, scaled as the values are; the value of the same phase of the last `season` is the naive
-    forecast beside it, with 0 the last value.
+    forecast beside it, with 0 the last value. `width` is the number of values of a position.
     """
 
     kind: str
@@ -45,6 +43,7 @@ class Labels:
     deviations: tuple[float, ...] = ()
     horizon: int = 0
     season: int = 0
+    width: int = 0
 
     @property
     def size(self) -> int:
@@ -64,7 +63,13 @@ class Labels:
                 f"the records in {directory} have no labels: build them with a column or file of "
                 "labels, or a series with --horizon"
             )
-        lists = {name: tuple(it) if isinstance(it, list) else it for name, it in described.items()}
+        shape = value_masking.features(manifest)[records.VALUES_FEATURE].shape
+        return cls.restored({**described, "width": int(shape[-1])})
+
+    @classmethod
+    def restored(cls, fields: Mapping[str, Any]) -> Labels:
+        """Returns the labels of fields from JSON."""
+        lists = {name: tuple(it) if isinstance(it, list) else it for name, it in fields.items()}
         return cls(**lists)
 
 
@@ -160,7 +165,10 @@ class Values(base.FinetuningTask):
 
 
 class ValueReader(base.Reader):
-    """Record directories; in `predict`, "values" [length][width] with null where none is there."""
+    """Record directories; in `predict`, "values" [length][width] with null where none is there.
+
+    In Python they may be an array, with nan in place of null.
+    """
 
     reads_directories: ClassVar[bool] = True
     reads_records: ClassVar[bool] = True
@@ -171,7 +179,9 @@ class ValueReader(base.Reader):
 
     @functools.cached_property
     def described(self) -> Labels:
-        """The labels of the training set; other sets must have the same."""
+        """The labels of the training set, or of the model; other sets must have the same."""
+        if self.options.value_labels:
+            return Labels.restored(json.loads(self.options.value_labels))
         return Labels.of(self._train.manifest, self._train.directory)
 
     @property
@@ -197,27 +207,25 @@ class ValueReader(base.Reader):
                 f"the labels of {record_set.directory} are {found}; those of the training set are "
                 f"{self.described}: build both with the same options"
             )
-        draw = value_masking.shown(value_masking.scaling_of(record_set.manifest))
-        batches = streams.evaluation_batches(record_set, batch_size=READ_AT_ONCE, draw_masks=draw)
-        kept: dict[str, list[np.ndarray]] = {}
-        for batch in batches:
-            is_there = batch["example_weights"] > 0
-            for column in ("values", "observed", "labels"):
-                kept.setdefault(column, []).append(batch[column][is_there])
-        columns = {column: np.concatenate(parts) for column, parts in kept.items()}
+        columns = value_rows.columns(record_set)
         return feature_sets.FeatureSet({}, columns, row_length=record_set.manifest.max_seq_length)
 
     def example(self, fields: base.Fields, source: str) -> np.ndarray:
-        given = fields.get("values")
+        given: Any = fields.get("values")
         try:
-            cells = np.array(
-                [[np.nan if it is None else it for it in row] for row in given], np.float32
-            )  # pyright: ignore[reportGeneralTypeIssues]
+            if not isinstance(given, np.ndarray):
+                given = [[np.nan if it is None else it for it in row] for row in given]
+            cells = np.array(given, np.float32)
         except (TypeError, ValueError):
             raise ValueError(
                 f"'values' is {given!r:.60}; it must be a list for each position, of numbers and "
                 "null"
             ) from None
+        if cells.shape != (self.options.max_seq_length, self.described.width):
+            raise ValueError(
+                f"'values' has the shape {cells.shape}; the model reads "
+                f"{self.options.max_seq_length} positions of {self.described.width}"
+            )
         return cells
 
     def texts(self, example: Any) -> Sequence[str]:
@@ -326,8 +334,7 @@ def _length(options: base.Options) -> int:
 
 def _task(encoder: encoders.EncoderConfig, options: base.Options) -> Values:
     fields = json.loads(options.value_labels or "{}")
-    lists = {name: tuple(it) if isinstance(it, list) else it for name, it in fields.items()}
-    labels = Labels(**lists) if lists else Labels(CLASSES, tuple(options.labels))
+    labels = Labels.restored(fields) if fields else Labels(CLASSES, tuple(options.labels))
     return Values(encoder, labels, options.max_seq_length, options.pooling)
 
 

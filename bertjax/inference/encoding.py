@@ -258,11 +258,50 @@ def token_features(
         yield features[batch["input_mask"][: len(places)] != 0]
 
 
+def value_vectors(
+    model: saved_model.TrainedModel,
+    values: Float[np.ndarray, "rows length width"],
+    options: Options,
+    *,
+    batch_size: int = 32,
+) -> Float[np.ndarray, "rows size"]:
+    """Returns the vectors of rows of values, nan where nothing was observed, in their order.
+
+    Raises:
+      ValueError: if the model reads no such rows, or a number is not finite.
+    """
+    sizes = model.sizes
+    if sizes is None or not sizes.reads_values:
+        raise ValueError("the model reads texts, not values: give it texts")
+    width, longest = sizes.value_width or 1, len(sizes.columns) or model.max_length
+    if values.ndim != 3 or values.shape[2] != width or not 1 <= values.shape[1] <= longest:
+        raise ValueError(
+            f"values have the shape {values.shape}; the model reads [rows, up to {longest} "
+            f"positions, {width}]"
+        )
+    if options.pooling == "none":
+        raise ValueError("pooling is 'none', which is for texts: choose the mean or another")
+    size = _num_rows(model, batch_size, len(values))
+    found = []
+    for start in range(0, len(values), size):
+        rows_of = np.resize(values[start : start + size], (size, *values.shape[1:]))
+        seen = ~np.isnan(rows_of)
+        batch = {
+            "values": np.where(seen, rows_of, 0).astype(np.float32),
+            "observed": seen.astype(np.int32),
+            "input_mask": np.ones(rows_of.shape[:2], np.int32),
+        }
+        found.append(np.asarray(_run(model, batch, options), np.float32))
+    vectors_of_all = np.concatenate(found)[: len(values)]
+    prediction.check_numbers(vectors_of_all, f"rows 1 to {len(values)}")
+    return vectors_of_all
+
+
 def _run(model: saved_model.TrainedModel, batch: dict[str, np.ndarray], options: Options) -> Array:
     """Returns the features of a batch while devices still compute them."""
     names = ("layers", "pooling", "dims", "normalize", "truncate_dim")
     chosen = {name: getattr(options, name) for name in names}
-    on_devices = sharding.to_devices(batch, model.mesh, len(batch["input_ids"]))
+    on_devices = sharding.to_devices(batch, model.mesh, len(batch["input_mask"]))
     return _features(model.params, on_devices, graphdef=model.graphdef, **chosen)
 
 

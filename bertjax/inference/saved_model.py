@@ -34,15 +34,33 @@ from bertjax.workdirs import checkpoint, reader, trained_positions
 SHOWN_TRAININGS = 8
 
 
+class _Reads:
+    """What a model reads: texts by its vocabulary, or values."""
+
+    own_vocabulary: tokenizer.Tokenizer | None
+
+    @property
+    def vocabulary(self) -> tokenizer.Tokenizer:
+        """The vocabulary; ValueError if the model reads values."""
+        if self.own_vocabulary is None:
+            raise ValueError(
+                "the model reads values, not texts: give it records with --records=DIR, or arrays "
+                "from Python"
+            )
+        return self.own_vocabulary
+
+
 @dataclasses.dataclass(frozen=True)
-class TrainedModel:
+class TrainedModel(_Reads):
     """A pretrained model, or the encoder of any other one.
 
     Its module has an `encoder`, and `mlm_logits` if it `fills_masks`, or `replaced_logits` if it is
     ELECTRA's discriminator, or `projections` if those of sentences have any.
 
     params: whole on every device of `mesh`
+    own_vocabulary: None for a model of values
     task: the pretraining task; None for an encoder alone
+    sizes: those of the encoder
     trained_length: number of positions that were trained; None if it is unknown
     sentence: how a model for sentence embeddings makes its vectors; None for all others
     languages: names of the languages that it has embeddings of, in their order
@@ -52,10 +70,11 @@ class TrainedModel:
 
     graphdef: nnx.GraphDef
     params: parameters.Params
-    vocabulary: tokenizer.Tokenizer
+    own_vocabulary: tokenizer.Tokenizer | None
     max_length: int
     mesh: Mesh
     task: tasks_base.Task | None = None
+    sizes: encoder.EncoderConfig | None = None
     trained_length: int | None = None
     sentence: sentence_vectors.SentenceVectors | None = None
     languages: tuple[str, ...] = ()
@@ -78,7 +97,7 @@ class TrainedModel:
 
 
 @dataclasses.dataclass(frozen=True)
-class FinetunedModel:
+class FinetunedModel(_Reads):
     """A finetuned model, with LoRA merged into its kernels.
 
     params: whole on every device of `mesh`
@@ -92,7 +111,7 @@ class FinetunedModel:
     task: tasks_base.Task
     graphdef: nnx.GraphDef
     params: parameters.Params
-    vocabulary: tokenizer.Tokenizer
+    own_vocabulary: tokenizer.Tokenizer | None
     options: ml_collections.ConfigDict
     tuned: Mapping[str, float]
     mesh: Mesh
@@ -154,10 +173,11 @@ def load(
     return TrainedModel(
         graphdef=graphdef,
         params=params,
-        vocabulary=saved.needed_vocabulary(),
+        own_vocabulary=_vocabulary(saved),
         max_length=saved.config.model.max_position_embeddings,
         mesh=all_devices(),
         task=task,
+        sizes=sizes,
         trained_length=trained_positions.number(saved),
         sentence=sentence,
         languages=_languages(saved.config),
@@ -209,7 +229,7 @@ def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> Fi
         graphdef=graphdef,
         # Converted weights may have more than the task, such as the pooler of TensorFlow's.
         params={part: saved.params[part] for part in shapes},
-        vocabulary=saved.needed_vocabulary(),
+        own_vocabulary=_vocabulary(saved),
         options=config.finetuning,
         tuned=saved.meta.get("tuned", {}),  # converted weights have none
         mesh=all_devices(),
@@ -217,6 +237,12 @@ def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> Fi
         languages=known,
         language=known.index(name) if name else None,
     )
+
+
+def _vocabulary(saved: reader.Description) -> tokenizer.Tokenizer | None:
+    """Returns the vocabulary of a model that reads texts, None for one of values."""
+    reads_values = encoder.EncoderConfig(**saved.config.model).reads_values
+    return None if reads_values else saved.needed_vocabulary()
 
 
 def _languages(config: ml_collections.ConfigDict) -> tuple[str, ...]:
@@ -257,7 +283,7 @@ def _read(workdir: epath.PathLike, step: str | int) -> reader.Workdir:
     """Returns the workdir's model; a missing vocabulary is found before parameters are read."""
     described = reader.describe(workdir)
     if described is not None:
-        described.needed_vocabulary()
+        _vocabulary(described)
     elif trainings := _trainings(epath.Path(workdir)):
         raise FileNotFoundError(
             f"{workdir} holds no checkpoint itself, but {len(trainings)} trainings: "
@@ -282,6 +308,6 @@ def _foreign_weights(path: epath.PathLike, step: str | int) -> reader.Workdir:
     if step != checkpoint.NEWEST:
         raise ValueError(f"--step={step} chooses a checkpoint of a workdir; {path} is none")
     saved = convert_workdir.as_workdir(formats.read(path), path)
-    saved.needed_vocabulary()
+    _vocabulary(saved)
     everywhere = jax.sharding.NamedSharding(all_devices(), sharding.P())
     return dataclasses.replace(saved, params=jax.device_put(saved.params, everywhere))

@@ -72,7 +72,7 @@ class Model:
 
     def encode(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str] | np.ndarray,
         *,
         layers: str = "last",
         pooling: str | None = None,
@@ -85,13 +85,18 @@ class Model:
     ) -> dict[str, np.ndarray]:
         """Returns `features` of the texts, a row each, and their `lengths` in tokens.
 
-        None stands for what the model was trained with; the prompt is that of documents.
+        None stands for what the model was trained with; the prompt is that of documents. In place
+        of texts, a model of values takes them [rows, length, width], nan where none was observed.
 
         Raises:
           ValueError: as `encode.encode`, or for one text in place of a list.
         """
         if isinstance(texts, str):
             raise ValueError(f"texts is {texts!r:.60}; give a list of texts, [{texts!r:.40}]")
+        if isinstance(texts, np.ndarray) and texts.dtype.kind == "f":
+            shared = {"layers": layers, "pooling": pooling, "normalize": normalize, "dims": dims}
+            features = encode.encode_values(self._encoder, texts, batch_size=batch_size, **shared)
+            return {"features": features}
         return encode.encode(
             inference.in_language(self._encoder, language),
             texts,

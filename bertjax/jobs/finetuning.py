@@ -328,13 +328,13 @@ def evaluating(trained: reader.Workdir, data: str, language: str = "") -> base.J
       FileNotFoundError: if there are none, or the workdir holds no vocabulary.
       ValueError: if they are not as they must be, or their languages are not those of the model.
     """
-    config, vocabulary = trained.config, trained.needed_vocabulary()
-    kind = kind_of(trained)
+    config, kind = trained.config, kind_of(trained)
     if kind is None:
         raise ValueError(
             f"{trained.directory} holds a model that was not finetuned: finetune it with "
             f"--config.init_from={trained.directory}"
         )
+    vocabulary = trained.vocabulary if kind.length else trained.needed_vocabulary()
     if language and evaluation_files.are_named(data):
         raise ValueError(
             f"--language is {language!r}, but --data names each file itself: leave --language out"

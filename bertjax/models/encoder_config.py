@@ -251,6 +251,11 @@ class EncoderConfig:
                 "'rotary': there is no table of positions"
             )
 
+    @property
+    def reads_values(self) -> bool:
+        """Whether a position holds numbers, and no token."""
+        return bool(self.value_width or self.columns)
+
     def _value_faults(self) -> Iterator[str]:
         for kind, name in (("patches", "value_width"), ("columns", "columns")):
             if self.embeddings == kind and not getattr(self, name):

@@ -1,0 +1,44 @@
+"""The rows of values in records, whole, in file order: what predictions and vectors are made of."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bertjax.data import records, streams, value_masking
+
+READ_AT_ONCE = 1_024
+COLUMNS = (records.VALUES_FEATURE, records.OBSERVED_FEATURE, records.LABELS_FEATURE)
+
+
+def columns(record_set: records.RecordSet) -> dict[str, np.ndarray]:
+    """Returns `values` and `observed` [rows, length, width], and `labels` if there are any.
+
+    Raises:
+      ValueError: if the records hold no values, or a shard is damaged.
+    """
+    manifest = record_set.manifest
+    if records.VALUES_FEATURE not in value_masking.features(manifest):
+        raise ValueError(
+            f"the records in {record_set.directory} hold {', '.join(manifest.features)}, and no "
+            "values: give those of data_pipelines.build_series, build_tables or build_images"
+        )
+    draw = value_masking.shown(value_masking.scaling_of(manifest))
+    kept: dict[str, list[np.ndarray]] = {}
+    batches = streams.evaluation_batches(record_set, batch_size=READ_AT_ONCE, draw_masks=draw)
+    for batch in batches:
+        is_there = batch["example_weights"] > 0
+        for name in COLUMNS:
+            if name in batch:
+                kept.setdefault(name, []).append(batch[name][is_there])
+    return {name: np.concatenate(parts) for name, parts in kept.items()}
+
+
+def as_arrays(record_set: records.RecordSet) -> list[np.ndarray]:
+    """Returns the values of each row [length, width], with nan where none was observed.
+
+    Raises:
+      ValueError: as `columns`.
+    """
+    taken = columns(record_set)
+    seen = taken[records.OBSERVED_FEATURE] != 0
+    return [*np.where(seen, taken[records.VALUES_FEATURE], np.nan)]

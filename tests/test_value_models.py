@@ -1,0 +1,93 @@
+"""Trained models of values answer records, arrays and lines alike, and refuse what is not theirs."""
+
+import io
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax import evaluate, inference, train
+from bertjax.data import records, value_rows
+from tests import programs, small_values
+
+pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """A directory with records, a run that was pretrained on them, and one finetuned from it."""
+    directory = tmp_path_factory.mktemp("values")
+    devices = jax.devices()[:1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "devices", lambda: devices)
+        config = small_values.finetuned_from_scratch(directory, "cells")
+        config.finetuning.num_epochs = 4.0
+        config.finetuning.test_file = str(directory / "train")
+        train.train(config, directory / "tuned")
+    return directory
+
+
+def rows_of(directory):
+    return value_rows.as_arrays(records.open(directory / "train"))
+
+
+def test_predictions_are_those_of_the_run_for_records_arrays_and_lines(tuned):
+    given = rows_of(tuned)
+    model = bertjax.load(tuned / "tuned")
+    of_arrays = model.predict([{"id": at, "values": row} for at, row in enumerate(given)])
+    written = np.load(tuned / "tuned" / "predictions" / "test.npy")
+    assert [it["label"] for it in of_arrays] == [("low", "high")[it] for it in written.tolist()]
+    assert [it["id"] for it in of_arrays] == [*range(len(given))]
+    assert "unknown_rate" not in of_arrays[0]
+    lines = [[None if np.isnan(it) else float(it) for it in cell] for cell in given[3]]
+    assert model.predict([{"id": 3, "values": lines}]) == [of_arrays[3]]
+    flags = [f"--checkpoint={tuned / 'tuned'}", f"--records={tuned / 'train'}"]
+    printed = programs.succeed("bertjax.predict", *flags).lines
+    assert printed == [{k: v for k, v in it.items() if k != "id"} for it in of_arrays]
+    scores = model.evaluate(tuned / "train")
+    labels = value_rows.columns(records.open(tuned / "train"))["labels"]
+    assert scores["accuracy"] == pytest.approx((labels == written).mean())
+
+
+def test_vectors_are_the_means_of_the_states_for_records_and_arrays(tuned):
+    given = np.stack(rows_of(tuned))
+    found = bertjax.load(tuned / "first").encode(given, batch_size=5)["features"]
+    loaded = inference.load(tuned / "first")
+    seen = ~np.isnan(given)
+    inputs = {
+        "values": np.where(seen, given, 0), "observed": seen.astype(np.int32),
+        "input_mask": np.ones(given.shape[:2], np.int32),
+    }  # fmt: skip
+    states = np.asarray(loaded.module().encoder(jax.tree.map(jnp.asarray, inputs)))
+    np.testing.assert_allclose(found, states.mean(axis=1), atol=1e-5)
+    flags = [f"--checkpoint={tuned / 'first'}", f"--records={tuned / 'train'}"]
+    archive = np.load(io.BytesIO(programs.succeed("bertjax.encode", *flags).output))
+    np.testing.assert_allclose(archive["features"], found, atol=1e-5)
+    assert len(archive["labels"]) == len(found)
+
+
+def test_what_a_model_of_values_does_not_read_is_named(tuned):
+    model = bertjax.load(tuned / "first")
+    with pytest.raises(ValueError, match="reads values, not texts: give it records with --records"):
+        model.encode(["a text"])
+    with pytest.raises(ValueError, match="no masked-token head"):
+        model.fill_mask("a [MASK]")
+    with pytest.raises(ValueError, match=r"shape \(2, 99, 1\); the model reads \[rows, up to 16"):
+        model.encode(np.zeros((2, 99, 1)))
+    with pytest.raises(ValueError, match=r"shape \(3, 1\); the model reads 16 positions of 1"):
+        bertjax.load(tuned / "tuned").predict([{"values": [[1.0], [None], [0.5]]}])
+    with pytest.raises(ValueError, match="'values' is None; it must be a list"):
+        bertjax.load(tuned / "tuned").predict([{"text": "a text"}])
+
+
+def test_a_model_of_texts_reads_no_values(tmp_path):
+    with pytest.raises(ValueError, match="the model reads texts, not values"):
+        bertjax.load("babylm-mini").encode(np.zeros((2, 3, 1)))
+
+
+def test_labels_of_other_records_are_compared(tuned, tmp_path):
+    small_values.write(tmp_path / "waves", "patches", rows=8)
+    with pytest.raises(ValueError, match="build both with the same options"):
+        evaluate.evaluate_checkpoint(tuned / "tuned", str(tmp_path / "waves"), batch_size=8)
