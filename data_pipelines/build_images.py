@@ -58,6 +58,7 @@ class Options:
         "are dealt by a hash of their pixels, so that copies are in one part",
         default="0.8,0.1,0.1",
     )
+    like: str = command_line.option(value_records.LIKE, default="")
     seed: int = command_line.option("seed of the shuffle", default=12345)
     overwrite: bool = command_line.option("replace the records in output", default=False)
 
@@ -151,12 +152,17 @@ def build(options: Options) -> dict[str, records.Manifest]:
       FileNotFoundError: if there is no input.
       ValueError: if a file is no picture, or the options do not fit.
     """
+    like = None
+    if options.like:
+        like, options = value_records.template(options, ("size", "patch", "channels", "scaling"))
     if options.patch < 1 or options.size % options.patch or options.channels not in (1, 3):
         raise ValueError(
             f"--size is {options.size}, --patch {options.patch} and --channels {options.channels}; "
             "the size must be a multiple of the patch, and channels 1 or 3"
         )
     source = _source(options)
+    if like is not None:
+        return {"": _build_like(options, like, source)}
     labels, names = _labels(source, options)
     parts = _parts(source, options)
     train = Pictures(source, np.flatnonzero(parts == 0), options)
@@ -184,10 +190,40 @@ def build(options: Options) -> dict[str, records.Manifest]:
     return manifests
 
 
+def _build_like(options: Options, like: records.Manifest, source: _Source) -> records.Manifest:
+    """Returns the manifest of all images, scaled as other records are."""
+    kept = ("patch", "channel_means", "channel_deviations")
+    statistics = {name: like.statistics[name] for name in kept}
+    labels = None
+    if options.labels:
+        statistics["labels"] = described = like.statistics["labels"]
+        names = {name: at for at, name in enumerate(described["names"])}
+        given = [str(it) for it in _given_labels(source, options)]
+        if unknown := sorted({*given} - {*names}):
+            raise ValueError(f"{options.like} has no image of the class {unknown[0]!r}")
+        labels = np.array([names[it] for it in given], np.int32)
+    return value_records.write(
+        options.output,
+        Pictures(source, np.arange(len(source)), options, labels),
+        seed=None,
+        arguments=dataclasses.asdict(options),
+        statistics=statistics,
+        overwrite=options.overwrite,
+    )
+
+
 def _labels(source: _Source, options: Options) -> tuple[np.ndarray | None, list[str]]:
     """Returns the number of the class of each image, and the names of the classes."""
     if not options.labels:
         return None, []
+    given = _given_labels(source, options)
+    names = sorted({*given})
+    places = {name: at for at, name in enumerate(names)}
+    return np.array([places[it] for it in given], np.int32), [str(name) for name in names]
+
+
+def _given_labels(source: _Source, options: Options) -> list[Any]:
+    """Returns the class of each image."""
     if options.labels == "folder":
         given = [os.path.basename(os.path.dirname(source.name(it))) for it in range(len(source))]
     else:
@@ -203,9 +239,7 @@ def _labels(source: _Source, options: Options) -> tuple[np.ndarray | None, list[
                     f"its {len(source):,} images: {', '.join(arrays)}"
                 )
             given = arrays[options.labels].tolist()
-    names = sorted({*given})
-    places = {name: at for at, name in enumerate(names)}
-    return np.array([places[it] for it in given], np.int32), [str(name) for name in names]
+    return given
 
 
 def _source(options: Options) -> _Source:
@@ -280,8 +314,8 @@ def main(options: Options) -> None:
     """Builds and prints what was made."""
     for part, manifest in build(options).items():
         command_line.print_report(
-            f"{part}: {manifest.num_examples:,} images of {options.size} x {options.size}, "
-            f"{manifest.max_seq_length - 1} patches of {options.patch} x {options.patch}"
+            f"{part or options.output}: {manifest.num_examples:,} images, each of "
+            f"{manifest.max_seq_length - 1} patches"
         )
 
 

@@ -63,6 +63,7 @@ class Options:
         choices=lambda: SCALINGS,
         default="standard",
     )
+    like: str = command_line.option(value_records.LIKE, default="")
     seed: int = command_line.option("seed of the shuffle", default=12345)
     overwrite: bool = command_line.option("replace the records in output", default=False)
 
@@ -126,6 +127,10 @@ def build(options: Options) -> dict[str, records.Manifest]:
       FileNotFoundError: if there is no input.
       ValueError: if options and input do not fit, or the training part has no window.
     """
+    if options.like:
+        _, options = value_records.template(
+            options, ("window", "patch", "channels_together", "scaling", "season")
+        )
     table = value_tables.read_numbers(
         options.input, time_column=options.time_column, columns=options.channels
     )
@@ -139,6 +144,8 @@ def build(options: Options) -> dict[str, records.Manifest]:
             f"--horizon is {options.horizon}: forecasts are of a channel a row, without "
             "--channels_together, and of series without empty cells"
         )
+    if options.like:
+        return {"": _build_like(options, table)}
     ends = np.cumsum(value_tables.part_sizes(options.parts, len(table.values), PARTS))
     train = table.values[: ends[0]]
     with np.errstate(invalid="ignore"):
@@ -186,6 +193,32 @@ def build(options: Options) -> dict[str, records.Manifest]:
     return manifests
 
 
+def _build_like(options: Options, table: value_tables.Numbers) -> records.Manifest:
+    """Returns the manifest of all windows, scaled as other records are."""
+    channels = records.Manifest.load(options.like).statistics["channels"]
+    if (names := [it["name"] for it in channels]) != [*table.names]:
+        raise ValueError(
+            f"{options.input} has the channels {', '.join(table.names)}; those of {options.like} "
+            f"are {', '.join(names)}"
+        )
+    mean, deviation = (np.array([it[name] for it in channels]) for name in ("mean", "deviation"))
+    scaled = (table.values - mean) / deviation
+    return value_records.write(
+        options.output,
+        Windows(scaled, options, has_gaps=bool(np.isnan(scaled).any())),
+        seed=None,
+        arguments=dataclasses.asdict(options),
+        statistics={
+            "channels": channels,
+            "steps": [0, len(scaled)],
+            "unobserved_share": float(np.isnan(scaled).mean()),
+            "variance": float(np.nanvar(scaled)),
+            **_labels(options),
+        },
+        overwrite=options.overwrite,
+    )
+
+
 def _labels(options: Options) -> dict[str, Any]:
     if not options.horizon:
         return {}
@@ -198,8 +231,8 @@ def main(options: Options) -> None:
     for part, manifest in build(options).items():
         begin, end = manifest.statistics["steps"]
         command_line.print_report(
-            f"{part}: {manifest.num_examples:,} rows of {manifest.max_seq_length} patches of "
-            f"{options.patch} steps, from the steps {begin:,} to {end:,}; "
+            f"{part or options.output}: {manifest.num_examples:,} rows of "
+            f"{manifest.max_seq_length} patches of {manifest.arguments['patch']} steps, from the steps {begin:,} to {end:,}; "
             f"{manifest.statistics['unobserved_share']:.2%} of the values were not observed"
         )
     first = next(iter(manifest.statistics["channels"] for manifest in [manifest]))

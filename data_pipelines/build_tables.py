@@ -70,6 +70,7 @@ class Options:
         "the shares of parts: a patient, a shop",
         default="",
     )
+    like: str = command_line.option(value_records.LIKE, default="")
     seed: int = command_line.option("seed of parts and shuffle", default=12345)
     overwrite: bool = command_line.option("replace the records in output", default=False)
 
@@ -97,6 +98,12 @@ class Column:
         if not self.quantiles:
             return (cells - self.mean) / self.deviation
         return _normal_quantiles(cells, np.array(self.quantiles))
+
+    @classmethod
+    def restored(cls, fields: Mapping[str, Any]) -> Column:
+        """Returns the column that a manifest describes."""
+        lists = {name: tuple(it) if isinstance(it, list) else it for name, it in fields.items()}
+        return cls(**lists)
 
     def described(self) -> dict[str, Any]:
         """Returns what the manifest keeps, without what is at its default."""
@@ -140,6 +147,8 @@ def build(options: Options) -> dict[str, records.Manifest]:
       FileNotFoundError: if there is no input.
       ValueError: if options and input do not fit, or a column has no value in the training part.
     """
+    if options.like:
+        return {"": _build_like(options)}
     table = value_tables.read(options.input)
     parts = _parts(table, options)
     left_out = {*_names(options.leave_out), options.part_column, options.group_column}
@@ -185,6 +194,67 @@ def build(options: Options) -> dict[str, records.Manifest]:
     return manifests
 
 
+def _build_like(options: Options) -> records.Manifest:
+    """Returns the manifest of rows with the columns of other records."""
+    like, options = value_records.template(options, ("label", "scaling"))
+    columns = [Column.restored(it) for it in like.statistics["columns"][1:]]
+    categories = [it.name for it in columns if it.kind == "category"]
+    options = dataclasses.replace(options, categories=",".join(categories))
+    table = value_tables.read(options.input)
+    for column in columns:
+        value_tables.column(table, column.name, options.input, "--like")
+    cells = {it.name: _cells(table, it.name, options) for it in columns}
+    for column in columns:
+        if (cells[column.name].dtype == object) != (column.kind == "category"):
+            raise ValueError(
+                f"the column {column.name!r} of {options.input} holds texts, and in {options.like} "
+                "it holds numbers"
+            )
+    values = np.stack([it.encoded(cells[it.name]) for it in columns], axis=1)
+    statistics = {
+        "columns": like.statistics["columns"],
+        "unobserved_share": float(np.isnan(values).mean()),
+    }
+    if unseen := _unseen(columns, values):
+        statistics["unseen_categories"] = unseen
+    labels = None
+    if options.label in table.column_names:
+        statistics["labels"] = like.statistics["labels"]
+        labels = _known_labels(_label_cells(table, options), like.statistics["labels"], options)
+    return value_records.write(
+        options.output,
+        Cells(values, labels),
+        seed=None,
+        arguments=dataclasses.asdict(options),
+        statistics=statistics,
+        overwrite=options.overwrite,
+    )
+
+
+def _known_labels(cells: np.ndarray, described: Mapping[str, Any], options: Options) -> np.ndarray:
+    """Returns labels as the manifest describes them; ValueError for a class that it has not."""
+    if described["kind"] == "numbers":
+        scaled = (cells - described["means"][0]) / described["deviations"][0]
+        return scaled.astype(np.float32)[:, None]
+    names = list(described["names"])
+    if unknown := sorted({*cells} - {*names}):
+        raise ValueError(f"the training part has no row whose {options.label!r} is {unknown[0]!r}")
+    return np.array([names.index(it) for it in cells], np.int32)
+
+
+def _label_cells(table: pyarrow.Table, options: Options) -> np.ndarray:
+    """Returns the cells of the column of labels; ValueError if one is empty."""
+    cells = _cells(table, options.label, options)
+    is_class = cells.dtype == object
+    is_empty = np.array([it is None for it in cells]) if is_class else np.isnan(cells)
+    if is_empty.any():
+        raise ValueError(
+            f"{int(is_empty.sum()):,} rows of {options.input} have no {options.label!r}: leave "
+            "these rows out"
+        )
+    return cells
+
+
 def _labels(
     table: pyarrow.Table, is_training: np.ndarray, options: Options
 ) -> tuple[np.ndarray | None, dict[str, Any]]:
@@ -196,24 +266,13 @@ def _labels(
     if not options.label:
         return None, {}
     value_tables.column(table, options.label, options.input, "--label")
-    cells = _cells(table, options.label, options)
-    is_class = cells.dtype == object
-    is_empty = np.array([it is None for it in cells]) if is_class else np.isnan(cells)
-    if is_empty.any():
-        raise ValueError(
-            f"{int(is_empty.sum()):,} rows of {options.input} have no {options.label!r}: leave "
-            "these rows out"
-        )
-    if not is_class:
+    cells = _label_cells(table, options)
+    described: dict[str, Any] = {"kind": "classes", "names": sorted({*cells[is_training]})}
+    if cells.dtype != object:
         mean, deviation = float(cells[is_training].mean()), float(cells[is_training].std()) or 1.0
-        scaled = ((cells - mean) / deviation).astype(np.float32)[:, None]
-        described = {"means": [mean], "deviations": [deviation]}
-        return scaled, {"labels": {"kind": "numbers", "names": [options.label], **described}}
-    names = sorted({*cells[is_training]})
-    if unknown := sorted({*cells} - {*names}):
-        raise ValueError(f"the training part has no row whose {options.label!r} is {unknown[0]!r}")
-    codes = np.array([names.index(it) for it in cells], np.int32)
-    return codes, {"labels": {"kind": "classes", "names": names}}
+        described = {"kind": "numbers", "names": [options.label]}
+        described |= {"means": [mean], "deviations": [deviation]}
+    return _known_labels(cells, described, options), {"labels": described}
 
 
 def _names(text: str) -> list[str]:
@@ -265,11 +324,13 @@ def _cells(table: pyarrow.Table, name: str, options: Options) -> np.ndarray:
         return np.array([it or None for it in stripped], object)
     if pyarrow.types.is_temporal(kind):
         column = column.cast(pyarrow.timestamp("s")).cast(pyarrow.int64())
-    elif not (is_whole or pyarrow.types.is_floating(kind)):
+    elif not (is_whole or pyarrow.types.is_floating(kind) or pyarrow.types.is_null(kind)):
         raise ValueError(
             f"the column {name!r} of {options.input} holds {kind}; it must hold numbers, text, "
             "times, or true and false: leave it out with --leave_out"
         )
+    if pyarrow.types.is_null(kind):
+        return np.full(table.num_rows, np.nan)
     numbers = column.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
     return value_tables.finite(numbers, options.input)
 
@@ -335,14 +396,14 @@ def _unseen(columns: Sequence[Column], values: np.ndarray) -> Mapping[str, float
 def main(options: Options) -> None:
     """Builds and prints the kinds of the columns, and what was made."""
     manifests = build(options)
-    columns = manifests["train"].statistics["columns"][1:]
+    columns = next(iter(manifests.values())).statistics["columns"][1:]
     for column in columns:
         kinds = len(column.get("categories", ())) - 1
         what = f"category, {kinds:,} values" if column["kind"] == "category" else "number"
         command_line.print_report(f"  {column['name']:24} {what}")
     for part, manifest in manifests.items():
         command_line.print_report(
-            f"{part}: {manifest.num_examples:,} rows of {len(columns)} columns; "
+            f"{part or options.output}: {manifest.num_examples:,} rows of {len(columns)} columns; "
             f"{manifest.statistics['unobserved_share']:.2%} of the cells are empty"
         )
 

@@ -5,8 +5,9 @@ Where rows come from, and what their positions are, belongs to the builders (`bu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from etils import epath
@@ -33,17 +34,45 @@ class Rows(Protocol):
         ...
 
 
+Options = TypeVar("Options")
+
+LIKE = (
+    "a record directory, such as DIR/train: its columns or channels, its scaling and its classes "
+    "are taken, and all rows of the input go into the directory output itself, in the order of the "
+    "input: what predict and encode read"
+)
+
+
+def template(options: Options, shared: Sequence[str]) -> tuple[records.Manifest, Options]:
+    """Returns the manifest of `options.like`, and the options with those that made its rows.
+
+    Raises:
+      ValueError: if those records were made by another program.
+    """
+    manifest = records.Manifest.load(options.like)  # pyright: ignore[reportAttributeAccessIssue]
+    made_by = {it.name for it in dataclasses.fields(options)}  # pyright: ignore[reportArgumentType]
+    if not set(manifest.arguments) - {"part"} <= made_by:
+        raise ValueError(
+            f"--like names records with the options {', '.join(sorted(manifest.arguments))}, "
+            f"which another program made; this one has {', '.join(sorted(made_by))}"
+        )
+    taken = {name: manifest.arguments[name] for name in shared}
+    return manifest, dataclasses.replace(options, **taken)  # pyright: ignore[reportArgumentType]
+
+
 def write(
     directory: epath.PathLike,
     rows: Rows,
     *,
-    seed: int,
+    seed: int | None,
     arguments: Mapping[str, Any],
     statistics: Mapping[str, Any],
     donors: value_masking.Donors | None = None,
     overwrite: bool = False,
 ) -> records.Manifest:
     """Writes all rows into a record directory and returns its manifest.
+
+    Without a seed the rows keep their order.
 
     Raises:
       FileExistsError: if the directory exists and is not to be overwritten.
@@ -55,15 +84,18 @@ def write(
     features = {name: _feature(name, array) for name, array in one.items()}
     size = sum(array.nbytes for array in one.values())
     number = builders.default_num_shards(len(rows), size, is_packed=False)
-    order = np.random.default_rng(seed).permutation(len(rows))
+    parts = np.array_split(np.arange(len(rows)), number)
+    if seed is not None:
+        order = np.random.default_rng(seed).permutation(len(rows))
+        parts = [np.sort(order[index::number]) for index in range(number)]
     with PartialOutput(directory, overwrite=overwrite) as output:
         output.begin({}, dict(arguments))
         shards = tuple(
             records.write_shard(
                 output.records / records.shard_name(index, number),
-                _encoded(rows, np.sort(order[index::number]), seed + index),
+                _encoded(rows, part, None if seed is None else seed + index),
             )
-            for index in range(number)
+            for index, part in enumerate(parts)
         )
         manifest = records.Manifest(
             tokenizer={},
@@ -72,7 +104,7 @@ def write(
             masked_lm_prob=0.0,
             pair_objective="none",
             shards=shards,
-            seed=seed,
+            seed=seed or 0,
             arguments=arguments,
             statistics={**statistics, "examples": len(rows)},
             features=features,
@@ -87,9 +119,10 @@ def write(
     return manifest
 
 
-def _encoded(rows: Rows, numbers: np.ndarray, seed: int) -> Iterator[bytes]:
-    """Yields the records of a shard in random order."""
-    numbers = np.random.default_rng(seed).permutation(numbers)
+def _encoded(rows: Rows, numbers: np.ndarray, seed: int | None) -> Iterator[bytes]:
+    """Yields the records of a shard, with a seed in random order."""
+    if seed is not None:
+        numbers = np.random.default_rng(seed).permutation(numbers)
     for first in range(0, len(numbers), ROWS_PER_BATCH):
         yield from records.encode_batch(rows.take(numbers[first : first + ROWS_PER_BATCH]))
 

@@ -1,4 +1,4 @@
-"""Trained models of values answer records, arrays and lines alike, and refuse what is not theirs."""
+"""Models of values answer records, arrays and lines alike, and refuse what is not theirs."""
 
 import io
 

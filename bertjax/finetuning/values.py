@@ -28,6 +28,7 @@ from bertjax.tasks import base as tasks
 
 CLASSES, NUMBERS, FORECAST = "classes", "numbers", "forecast"
 
+
 @dataclasses.dataclass(frozen=True)
 class Labels:
     """The labels of records: their `kind`, and the names of classes or numbers.

@@ -1,0 +1,122 @@
+"""`--like`: new data become records by the scaling, the columns and the classes of others."""
+
+import dataclasses
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import csv
+
+from bertjax.data import records, value_rows
+from data_pipelines import build_images, build_series, build_tables
+
+
+def columns(directory):
+    return value_rows.columns(records.open(directory))
+
+
+def table(path, rows, seed, **changed):
+    rng = np.random.default_rng(seed)
+    made = {"a": rng.normal(3, 2, rows), "town": rng.choice(["Oslo", "Rome"], rows).tolist(),
+            "sold": rng.choice(["yes", "no"], rows).tolist()}  # fmt: skip
+    csv.write_csv(pyarrow.table(made | changed), path)
+    return made | changed
+
+
+def test_rows_of_a_table_keep_their_order_and_the_scaling_of_others(tmp_path):
+    table(tmp_path / "old.csv", 200, 0)
+    new = table(tmp_path / "new.csv", 3, 1, town=["Rome", "Bern", None])
+    old = build_tables.Options(
+        input=str(tmp_path / "old.csv"), output=str(tmp_path / "old"), label="sold",
+        scaling="standard",
+    )  # fmt: skip
+    build_tables.build(old)
+    like = dataclasses.replace(
+        old, input=str(tmp_path / "new.csv"), output=str(tmp_path / "new"), label="", scaling="none",
+        like=str(tmp_path / "old" / "train"),
+    )  # fmt: skip
+    build_tables.build(like)
+    made, kept = columns(tmp_path / "new"), records.Manifest.load(tmp_path / "old" / "train")
+    (_, number, _) = kept.statistics["columns"]
+    expected = (new["a"] - number["mean"]) / number["deviation"]
+    np.testing.assert_allclose(made["values"][:, 1, 0], expected, rtol=1e-6)
+    assert made["values"][:, 2, 0].tolist() == [2, 0, 0]  # Rome, [UNK], none
+    assert made["observed"][:, 2, 0].tolist() == [1, 1, 0]
+    assert made["labels"].tolist() == [("no", "yes").index(it) for it in new["sold"]]
+    table(tmp_path / "bare.csv", 4, 2)
+    bare = csv.read_csv(tmp_path / "bare.csv").drop_columns(["sold"])
+    csv.write_csv(bare, tmp_path / "bare.csv")
+    options = {"input": str(tmp_path / "bare.csv"), "output": str(tmp_path / "bare")}
+    build_tables.build(dataclasses.replace(like, **options))
+    assert "labels" not in columns(tmp_path / "bare")
+    table(tmp_path / "odd.csv", 4, 3, a=["x", "y", "x", "y"])
+    options = {"input": str(tmp_path / "odd.csv"), "output": str(tmp_path / "odd")}
+    with pytest.raises(ValueError, match="'a' of .*odd.csv holds texts, and in .* it holds numb"):
+        build_tables.build(dataclasses.replace(like, **options))
+
+
+def test_all_windows_of_a_series_come_in_order_with_the_scaling_of_others(tmp_path):
+    series = np.cumsum(np.random.default_rng(0).normal(size=(300, 2)), axis=0)
+    np.save(tmp_path / "old.npy", series[:200])
+    np.save(tmp_path / "new.npy", series[180:])
+    old = build_series.Options(
+        input=str(tmp_path / "old.npy"), output=str(tmp_path / "old"), window=16, patch=4,
+        horizon=3,
+    )  # fmt: skip
+    build_series.build(old)
+    like = build_series.Options(
+        input=str(tmp_path / "new.npy"), output=str(tmp_path / "new"),
+        like=str(tmp_path / "old" / "train"),
+    )  # fmt: skip
+    build_series.build(like)
+    made = columns(tmp_path / "new")["values"].reshape(-1, 2, 16)  # windows, channels
+    train = series[:140]
+    scaled = (series[180:] - train.mean(axis=0)) / train.std(axis=0)
+    assert len(made) == 120 - 15
+    for at in (0, 50, 104):
+        np.testing.assert_allclose(made[at], scaled[at : at + 16].T, rtol=1e-4, atol=1e-5)
+    np.save(tmp_path / "three.npy", np.zeros((50, 3)))
+    with pytest.raises(ValueError, match="channel_2; those of .* are channel_0, channel_1"):
+        build_series.build(dataclasses.replace(like, input=str(tmp_path / "three.npy")))
+
+
+def test_images_come_in_order_with_the_patches_and_classes_of_others(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (40, 8, 8)).astype(np.uint8)
+    np.savez(tmp_path / "old.npz", images=images, labels=np.arange(40) % 3)
+    np.savez(tmp_path / "new.npz", images=images[:5] // 2, labels=np.array([2, 2, 0, 1, 0]))
+    old = build_images.Options(
+        input=str(tmp_path / "old.npz"), output=str(tmp_path / "old"), size=8, patch=4, channels=1,
+        labels="labels",
+    )  # fmt: skip
+    build_images.build(old)
+    like = dataclasses.replace(
+        old, input=str(tmp_path / "new.npz"), output=str(tmp_path / "new"), patch=2,
+        like=str(tmp_path / "old" / "train"),
+    )  # fmt: skip
+    build_images.build(like)
+    manifest = records.Manifest.load(tmp_path / "old" / "train").statistics
+    mean, deviation = manifest["channel_means"][0], manifest["channel_deviations"][0]
+    made = columns(tmp_path / "new")
+    assert made["values"].shape == (5, 5, 16) and made["labels"].tolist() == [2, 2, 0, 1, 0]
+    first = (images[:5, :4, :4] // 2 / 255 - mean) / deviation
+    np.testing.assert_allclose(made["values"][:, 1], first.reshape(5, 16), rtol=1e-4, atol=1e-5)
+    np.savez(tmp_path / "other.npz", images=images[:2], labels=np.array([0, 7]))
+    with pytest.raises(ValueError, match="no image of the class '7'"):
+        build_images.build(dataclasses.replace(like, input=str(tmp_path / "other.npz")))
+
+
+def test_records_of_another_program_are_refused(tmp_path):
+    np.save(tmp_path / "s.npy", np.arange(100.0) % 7)
+    build_series.build(
+        build_series.Options(
+            input=str(tmp_path / "s.npy"), output=str(tmp_path / "r"), window=8, patch=4
+        )
+    )
+    table(tmp_path / "t.csv", 5, 0)
+    options = build_tables.Options(
+        input=str(tmp_path / "t.csv"), output=str(tmp_path / "t"),
+        like=str(tmp_path / "r" / "train"),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="which another program made"):
+        build_tables.build(options)
