@@ -232,7 +232,8 @@ def main(options: Options) -> None:
         begin, end = manifest.statistics["steps"]
         command_line.print_report(
             f"{part or options.output}: {manifest.num_examples:,} rows of "
-            f"{manifest.max_seq_length} patches of {manifest.arguments['patch']} steps, from the steps {begin:,} to {end:,}; "
+            f"{manifest.max_seq_length} patches of {manifest.arguments['patch']} steps, "
+            f"from the steps {begin:,} to {end:,}; "
             f"{manifest.statistics['unobserved_share']:.2%} of the values were not observed"
         )
     first = next(iter(manifest.statistics["channels"] for manifest in [manifest]))

@@ -8,6 +8,7 @@ DIR gets a record directory for each part: train, heldout and test. The first po
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -80,7 +81,8 @@ class Column:
     """A column as the training part has it.
 
     A number becomes `place`d between `quantiles`, or less `mean` and over `deviation`; a text its
-    place in `categories`, of which the first is for those that the training part has not.
+    place in `categories`: the first is for those that the training part has not, the others begin
+    with the most frequent one.
     """
 
     name: str
@@ -337,7 +339,8 @@ def _cells(table: pyarrow.Table, name: str, options: Options) -> np.ndarray:
 
 def _column(name: str, cells: np.ndarray, options: Options) -> Column:
     if cells.dtype == object:
-        found = sorted({it for it in cells if it is not None})
+        counts = collections.Counter(it for it in cells if it is not None)
+        found = sorted(counts, key=lambda it: (-counts[it], it))
         if len(found) > MOST_CATEGORIES:
             raise ValueError(
                 f"the column {name!r} has {len(found):,} different texts, more than "

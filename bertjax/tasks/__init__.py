@@ -49,10 +49,16 @@ OBJECTIVES: dict[str, Objective] = {
     "hybrid": Objective(hybrid.of_options, hybrid.faults),
     "span_boundary": Objective(span_boundary.of_options, span_boundary.faults),
     "masked_values": Objective(
-        masked_values.of_options, masked_values.faults, token_loss="value_loss"
+        masked_values.of_options,
+        masked_values.faults,
+        token_loss="value_loss",
+        chance=masked_values.chance,
     ),
     "masked_autoencoder": Objective(
-        masked_autoencoder.of_options, masked_autoencoder.faults, token_loss="value_loss"
+        masked_autoencoder.of_options,
+        masked_autoencoder.faults,
+        token_loss="value_loss",
+        chance=masked_values.chance,
     ),
     "next_token": Objective(
         next_token.of_options, next_token.faults, reads_masks=False, token_loss="lm_loss"

@@ -14,7 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import encoder, layers, parts, values, visibility
-from bertjax.tasks import base, masked_values
+from bertjax.tasks import base, masked_values, value_baselines
 
 DECODER_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
@@ -132,12 +132,16 @@ class MaskedAutoencoder:
     def loss(
         self, model: MaskedAutoencoderModel, batch: base.Batch, *, key: PRNGKeyArray | None
     ) -> base.Means:
-        """Returns value_loss and value_mae over hidden values that were observed."""
+        """Returns value_loss, value_mae and mean_loss over hidden values that were observed."""
         targets = model.encoder.embeddings.targets(batch)
+        mean = value_baselines.mean_shown(targets, batch)
         if self.normalized_patches:
-            targets = masked_values.normalized(targets)
+            targets, mean = masked_values.normalized(targets), jnp.zeros(())
+        weights = masked_values.scored(batch)
         errors = self.predictions(model, batch, key=key) - targets
-        return masked_values.of_numbers(self.error, errors, masked_values.scored(batch))
+        of_mean = masked_values.of_numbers(self.error, targets - mean, weights)["value_loss"]
+        means = masked_values.of_numbers(self.error, errors, weights)
+        return means | {"mean_loss": of_mean}
 
     def evaluate(self, model: MaskedAutoencoderModel, batch: base.Batch) -> base.Means:
         return self.loss(model, batch, key=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from bertjax.models import encoder, values
-from bertjax.tasks import base
+from bertjax.tasks import base, metrics, value_baselines
 
 # Name -> the error of a prediction, elementwise.
 ERRORS: dict[str, Callable[[Array], Array]] = {
@@ -25,6 +26,7 @@ ERRORS: dict[str, Callable[[Array], Array]] = {
 TARGETS = ("values", "replaced")
 # Added to the variance of a patch. Source: facebookresearch/mae, models_mae.py, forward_loss.
 PATCH_EPSILON = 1e-6
+MOST_FREQUENT = 1  # the code of the category that the training data have most often
 
 
 class MaskedValuesModel(nnx.Module):
@@ -91,7 +93,11 @@ class MaskedValues:
     def loss(
         self, model: MaskedValuesModel, batch: base.Batch, *, key: PRNGKeyArray | None
     ) -> base.Means:
-        """Returns the objectives, and value_mae, category_accuracy or replaced_accuracy."""
+        """Returns the objectives, value_mae, category_accuracy or replaced_accuracy, and mean_loss.
+
+        `mean_loss` is the value_loss of the mean of what a row shows; of cells and of normalized
+        patches that of 0, their mean.
+        """
         hidden = model.encoder(batch, key=key)
         if self.predicts == "replaced":
             return _replaced(model, hidden, batch)
@@ -100,7 +106,10 @@ class MaskedValues:
         targets = model.encoder.embeddings.targets(batch)
         if self.normalized_patches:
             targets = normalized(targets)
-        return of_numbers(self.error, model.value_head(hidden) - targets, scored(batch))
+        weights = scored(batch)
+        means = of_numbers(self.error, model.value_head(hidden) - targets, weights)
+        mean = 0.0 if self.normalized_patches else value_baselines.mean_shown(targets, batch)
+        return means | {"mean_loss": _loss(self.error, targets - mean, weights)}
 
     def _of_columns(self, model: MaskedValuesModel, hidden: Array, batch: base.Batch) -> base.Means:
         cells, counted = batch["values"][:, :, 0], scored(batch)[:, :, 0]
@@ -110,7 +119,9 @@ class MaskedValues:
         if numbers:
             predicted = jnp.concatenate([outputs[at] for at in numbers], axis=1)
             places = jnp.array(numbers)
-            means |= of_numbers(self.error, predicted - cells[:, places], counted[:, places])
+            targets, weights = cells[:, places], counted[:, places]
+            means |= of_numbers(self.error, predicted - targets, weights)
+            means |= {"mean_loss": _loss(self.error, targets, weights)}
         for at, count in enumerate(self.encoder.columns):
             if count:
                 codes, weights = cells[:, at].astype(jnp.int32), counted[:, at]
@@ -118,6 +129,9 @@ class MaskedValues:
                 of_column = {
                     "category_loss": base.weighted(losses, weights),
                     "category_accuracy": base.accuracy(outputs[at], codes, weights),
+                    "most_frequent_accuracy": base.weighted(
+                        (codes == MOST_FREQUENT).astype(jnp.float32), weights
+                    ),
                 }
                 means = {
                     **means,
@@ -127,7 +141,17 @@ class MaskedValues:
         return means
 
     def evaluate(self, model: MaskedValuesModel, batch: base.Batch) -> base.Means:
-        return self.loss(model, batch, key=None)
+        """Returns `loss`, and where values follow each other the losses of two baselines more."""
+        means = self.loss(model, batch, key=None)
+        is_in_order = self.encoder.position_embedding != "sines_of_grid"
+        if self.encoder.columns or self.normalized_patches or not is_in_order:
+            return means
+        targets = model.encoder.embeddings.targets(batch)
+        last, line = value_baselines.neighbours(targets, batch)
+        return means | {
+            "last_value_loss": _loss(self.error, targets - last, scored(batch)),
+            "interpolation_loss": _loss(self.error, targets - line, scored(batch)),
+        }
 
     def predict(self, model: MaskedValuesModel, batch: base.Batch) -> dict[str, Array]:
         """Returns "values" [batch, length, width], in the units of the records; {} of tables."""
@@ -154,9 +178,25 @@ class MaskedValues:
 def of_numbers(error: str, errors: Array, weights: Array) -> base.Means:
     """Returns value_loss, by a key of ERRORS, and value_mae of the errors of predictions."""
     return {
-        "value_loss": base.weighted(ERRORS[error](errors), weights),
+        "value_loss": _loss(error, errors, weights),
         "value_mae": base.weighted(jnp.abs(errors), weights),
     }
+
+
+def _loss(error: str, errors: Array, weights: Array) -> metrics.Mean:
+    return base.weighted(ERRORS[error](errors), weights)
+
+
+def chance(averages: Mapping[str, float]) -> tuple[str, float, str] | None:
+    """Returns the name of a loss, that of a prediction without a model, and a sentence about it."""
+    if share := averages.get("replaced_share", 0.0) % 1.0:
+        level = -share * math.log(share) - (1 - share) * math.log(1 - share)
+        meaning = f"{level:.3f} is reached by the share of replaced cells alone, {share:.1%}"
+        return "replaced_loss", level, meaning
+    if "mean_loss" in averages:
+        level = averages["mean_loss"]
+        return "value_loss", level, f"{level:.3f} is reached by the mean of what is shown"
+    return None
 
 
 def _replaced(model: MaskedValuesModel, hidden: Array, batch: base.Batch) -> base.Means:
@@ -168,6 +208,7 @@ def _replaced(model: MaskedValuesModel, hidden: Array, batch: base.Batch) -> bas
     return {
         "replaced_loss": base.weighted(losses, weights),
         "replaced_accuracy": base.weighted(is_right.astype(jnp.float32), weights),
+        "replaced_share": base.weighted(is_replaced.astype(jnp.float32), weights),
     }
 
 

@@ -384,6 +384,6 @@ class Monitor:
         was_at_chance, self._is_at_chance = self._is_at_chance, averages[name] > level
         if self._is_at_chance and not was_at_chance:
             logging.warning(
-                "At step %d %s is %.3f nats; %s. Likely causes: %s.",
+                "At step %d %s is %.3f; %s. Likely causes: %s.",
                 step, name, averages[name], meaning, CHANCE_CAUSES,
             )  # fmt: skip

@@ -52,7 +52,9 @@ PROGRESS: dict[str, Callable[[float], str]] = {
 SCORES_PANEL = "accuracy and other scores"  # fractions; those in percent have an axis of their own
 
 # The scores of chance, drawn as a dashed line.
-CHANCE = re.compile(r"eval/.+/(unigram_loss|most_frequent_token_accuracy|chance)")
+CHANCE = re.compile(
+    r"eval/.+/(unigram_loss|most_frequent_(token_)?accuracy|chance|(mean|last_value|interpolation)_loss)"
+)
 
 OF_MEAN = "eval/mean/"  # the scores of several sets together
 
@@ -67,6 +69,9 @@ PANELS = {
     "learning rate": re.compile(r"train/learning_rate"),
     "tokens per second": re.compile(r"perf/(real_)?tokens_per_second"),
     "minimal pairs: accuracy": re.compile(r"eval/pairs/(accuracy(_\w+)?|chance)"),
+    "values: loss": re.compile(
+        r"(train|eval/.+)/(value|category|replaced)_loss|eval/.+/(mean|last_value|interpolation)_loss"
+    ),
     "discriminator: loss (nats)": re.compile(r"(train|eval/.+)/discriminator_loss"),
     "discriminator: shares of tokens": re.compile(
         r"(train|eval/.+)/(replaced_share|discriminator_(precision|recall|auc))"

@@ -32,15 +32,16 @@ def test_rows_of_a_table_keep_their_order_and_the_scaling_of_others(tmp_path):
     )  # fmt: skip
     build_tables.build(old)
     like = dataclasses.replace(
-        old, input=str(tmp_path / "new.csv"), output=str(tmp_path / "new"), label="", scaling="none",
-        like=str(tmp_path / "old" / "train"),
+        old, input=str(tmp_path / "new.csv"), output=str(tmp_path / "new"), label="",
+        scaling="none", like=str(tmp_path / "old" / "train"),
     )  # fmt: skip
     build_tables.build(like)
     made, kept = columns(tmp_path / "new"), records.Manifest.load(tmp_path / "old" / "train")
-    (_, number, _) = kept.statistics["columns"]
+    (_, number, towns) = kept.statistics["columns"]
     expected = (new["a"] - number["mean"]) / number["deviation"]
     np.testing.assert_allclose(made["values"][:, 1, 0], expected, rtol=1e-6)
-    assert made["values"][:, 2, 0].tolist() == [2, 0, 0]  # Rome, [UNK], none
+    code = towns["categories"].index("Rome")
+    assert made["values"][:, 2, 0].tolist() == [code, 0, 0]  # Rome, [UNK], none
     assert made["observed"][:, 2, 0].tolist() == [1, 1, 0]
     assert made["labels"].tolist() == [("no", "yes").index(it) for it in new["sold"]]
     table(tmp_path / "bare.csv", 4, 2)

@@ -130,6 +130,69 @@ def test_numbers_and_categories_of_columns_have_a_loss_each():
     assert weights == {"value_loss": len(squares), "category_loss": len(entropies)}
 
 
+def of_row(values, shown, place):
+    """The mean shown, the last value shown before a place, and the line to the next one."""
+    places = np.flatnonzero(shown)
+    before, after = places[places < place], places[places > place]
+    first = before[-1] if len(before) else after[0]
+    last = after[0] if len(after) else before[-1]
+    share = (place - first) / max(last - first, 1)
+    line = values[first] + share * (values[last] - values[first])
+    return values[shown].mean(), values[first], line
+
+
+@pytest.mark.parametrize("normalized_rows", [False, True])
+def test_baselines_are_the_mean_the_last_value_and_the_line_of_what_is_shown(normalized_rows):
+    config = dataclasses.replace(PATCHES, normalized_rows=normalized_rows)
+    task, batch = masked_values.MaskedValues(config), patches(seed=4)
+    model, ours = made(task, batch)
+    targets = np.asarray(model.encoder.embeddings.targets(ours), np.float64).reshape(ROWS, -1)
+    shown = (batch["observed"] * (batch["hidden"] == 0)[:, :, None] != 0).reshape(ROWS, -1)
+    counted = (batch["observed"] * batch["hidden"][:, :, None] != 0).reshape(ROWS, -1)
+    errors = [
+        np.array(of_row(targets[row], shown[row], place)) - targets[row, place]
+        for row in range(4) for place in np.flatnonzero(counted[row])
+    ]  # fmt: skip
+    expected = np.mean(np.square(errors), axis=0)
+    means = task.evaluate(model, ours)
+    names = ("mean_loss", "last_value_loss", "interpolation_loss")
+    np.testing.assert_allclose([means[it].value() for it in names], expected, rtol=1e-4)
+
+
+def test_a_row_that_shows_nothing_has_finite_baselines_and_images_have_no_order():
+    task, batch = masked_values.MaskedValues(PATCHES), patches()
+    batch["hidden"][0] = 1
+    model, ours = made(task, batch)
+    means = task.evaluate(model, ours)
+    assert all(np.isfinite(it.value()) for it in means.values())
+    grid = dataclasses.replace(PATCHES, position_embedding="sines_of_grid")
+    ours = {name: it[:, :5] if it.ndim > 1 else it for name, it in ours.items()}
+    means = masked_values.MaskedValues(grid).evaluate(masked_values.MaskedValues(grid).init(
+        nnx.Rngs(0)), ours)  # fmt: skip
+    assert "mean_loss" in means and "last_value_loss" not in means
+
+
+def test_the_most_frequent_category_is_scored_beside_the_predicted_one():
+    task, batch = masked_values.MaskedValues(COLUMNS), cells()
+    model, ours = made(task, batch)
+    counted = (batch["observed"][:, :, 0] * batch["hidden"] != 0)[:4]
+    is_most = [
+        batch["values"][row, at, 0] == 1
+        for at in (1, 3) for row in np.flatnonzero(counted[:, at])
+    ]  # fmt: skip
+    means = task.evaluate(model, ours)
+    assert means["most_frequent_accuracy"].value() == pytest.approx(np.mean(is_most))
+
+
+def test_the_chance_of_a_loss_is_that_of_no_model():
+    share = {"replaced_loss": 0.5, "replaced_share": 0.2}
+    name, level, _ = masked_values.chance(share)
+    assert (name, level) == ("replaced_loss", pytest.approx(0.5004, abs=1e-4))
+    name, level, meaning = masked_values.chance({"value_loss": 1.2, "mean_loss": 0.9})
+    assert (name, level) == ("value_loss", 0.9) and "mean of what is shown" in meaning
+    assert masked_values.chance({"replaced_loss": 0.5, "replaced_share": 0.0}) is None
+
+
 def test_only_cells_whose_value_changed_count_as_replaced():
     task = masked_values.MaskedValues(COLUMNS, predicts="replaced")
     batch = cells()
