@@ -34,6 +34,39 @@ class Rows(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True)
+class Arrays:
+    """Rows of arrays in memory: what a program of the user's has.
+
+    values: [rows, length, width], nan where nothing was observed
+    labels: the number of the class of each row, or numbers [rows, outputs]; None without
+    """
+
+    values: np.ndarray
+    labels: np.ndarray | None = None
+
+    @property
+    def length(self) -> int:
+        """The number of positions of a row."""
+        return self.values.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        cells = self.values[numbers]
+        seen = ~np.isnan(cells)
+        row = {
+            records.VALUES_FEATURE: np.where(seen, cells, 0).astype(np.float32),
+            records.OBSERVED_FEATURE: seen.astype(np.int32),
+        }
+        if self.labels is not None:
+            taken = self.labels[numbers]
+            kind = np.float32 if taken.dtype.kind == "f" else np.int32
+            row[records.LABELS_FEATURE] = taken.astype(kind)
+        return row
+
+
 Options = TypeVar("Options")
 
 LIKE = (
@@ -65,19 +98,22 @@ def write(
     rows: Rows,
     *,
     seed: int | None,
-    arguments: Mapping[str, Any],
-    statistics: Mapping[str, Any],
+    arguments: Mapping[str, Any] | None = None,
+    statistics: Mapping[str, Any] | None = None,
     donors: value_masking.Donors | None = None,
     overwrite: bool = False,
 ) -> records.Manifest:
     """Writes all rows into a record directory and returns its manifest.
 
-    Without a seed the rows keep their order.
+    Without a seed the rows keep their order. `statistics["labels"]` says what labels are:
+    {"kind": "classes", "names": [...]}, or {"kind": "numbers", "names": [...], "means": [...],
+    "deviations": [...]}, of which the stored numbers are less the mean and over the deviation.
 
     Raises:
       FileExistsError: if the directory exists and is not to be overwritten.
       ValueError: if there are no rows.
     """
+    arguments, statistics = dict(arguments or {}), dict(statistics or {})
     if not len(rows):
         raise ValueError(f"there are no rows for {directory}: give more data, or smaller windows")
     one = rows.take(np.zeros(1, np.int64))
@@ -89,7 +125,7 @@ def write(
         order = np.random.default_rng(seed).permutation(len(rows))
         parts = [np.sort(order[index::number]) for index in range(number)]
     with PartialOutput(directory, overwrite=overwrite) as output:
-        output.begin({}, dict(arguments))
+        output.begin({}, arguments)
         shards = tuple(
             records.write_shard(
                 output.records / records.shard_name(index, number),

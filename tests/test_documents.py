@@ -168,6 +168,20 @@ def test_every_message_of_the_troubleshooting_page_is_one_of_the_code():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_a_modality_of_the_users_is_learnt_in_sixty_lines(tmp_path, monkeypatch, capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", text_of("docs/beyond_text.md"), flags=re.DOTALL)
+    assert block.count("\n") <= 60
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "example"}
+    exec(compile(block, "docs/beyond_text.md", "exec"), names)
+    scores = names["done"].scores
+    assert scores["eval/heldout/value_loss"] < 0.5 * scores["eval/heldout/mean_loss"]
+    assert names["tuned"].scores["eval/dev/accuracy"] > 0.9
+    assert "(5, 32)" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_the_example_of_the_readme_runs_and_learns(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", text_of("README.md"), flags=re.DOTALL)
     names = {"__name__": "readme"}

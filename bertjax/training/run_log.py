@@ -133,14 +133,21 @@ def end(run: program.Program, workdir: epath.Path, *, is_new: bool) -> None:
 
 def _next_commands(run: program.Program, workdir: epath.Path) -> list[str]:
     export = f"python -m bertjax.convert --from={workdir} --to=DIR   (for transformers)"
-    if run.config.task == "finetuning":
-        return [f"python -m bertjax.predict --checkpoint={workdir} < EXAMPLES.jsonl", export]
-    records = run.config.data.eval_dir or "RECORDS"
-    commands = [f"python -m bertjax.evaluate --checkpoint={workdir} --data={records}"]
+    reads_tokens = run.config.model.vocab_size > 0
+    # Few families have models that read from left to right, or no tokens.
     left_to_right = run.config.model.left_to_right
-    # Few families have models that read from left to right.
-    if not (left_to_right and _of_run(run)):
-        commands.append(export)
+    exports = [] if (left_to_right or not reads_tokens) and _of_run(run) else [export]
+    if run.config.task == "finetuning":
+        given = "< EXAMPLES.jsonl" if reads_tokens else "--records=RECORDS"
+        exports = [export] if reads_tokens else exports
+        return [f"python -m bertjax.predict --checkpoint={workdir} {given}", *exports]
+    records = run.config.data.eval_dir or "RECORDS"
+    commands = [f"python -m bertjax.evaluate --checkpoint={workdir} --data={records}", *exports]
+    if not reads_tokens:
+        commands.append(
+            f"python -m bertjax.train --config=values --config.init_from={workdir} --workdir=DIR "
+            "--config.finetuning.train_file=RECORDS"
+        )
     if run.job.data.vocabulary() is not None:
         reads_languages = run.config.model.language_embeddings > 0
         language = " --language=NAME" if reads_languages else ""

@@ -442,6 +442,8 @@ def _vocabulary_faults(source: pretrained.Pretrained, target: Target) -> Iterato
     if target.exchanges:
         yield from _exchange_faults(source, target)
         return
+    if not target.encoder.vocab_size:
+        return
     if theirs is None or ours is None:
         logging.warning(
             "%s no vocabulary: that ids mean the same in it and in the data is not checked, only "

@@ -254,7 +254,8 @@ class Family:
             is_free = field.name in {*HOW, *self.completed, *self.of_weights}
             return is_free or value == getattr(alike, field.name)
 
-        alike = self._alike(config)
+        # A model of values has no word; that is no reason to be of another family.
+        alike = self._alike(dataclasses.replace(config, vocab_size=max(config.vocab_size, 1)))
 
         return [
             f"{field.name} {getattr(config, field.name)!r}"
