@@ -10,19 +10,24 @@ READ_AT_ONCE = 1_024
 COLUMNS = (records.VALUES_FEATURE, records.OBSERVED_FEATURE, records.LABELS_FEATURE)
 
 
+def check(record_set: records.RecordSet) -> None:
+    """Raises a ValueError if records hold no values."""
+    features = record_set.manifest.features
+    if records.VALUES_FEATURE not in value_masking.features(record_set.manifest):
+        raise ValueError(
+            f"the records in {record_set.directory} hold {', '.join(features)}, and no values: "
+            "give those of data_pipelines.build_series, build_tables or build_images"
+        )
+
+
 def columns(record_set: records.RecordSet) -> dict[str, np.ndarray]:
     """Returns `values` and `observed` [rows, length, width], and `labels` if there are any.
 
     Raises:
       ValueError: if the records hold no values, or a shard is damaged.
     """
-    manifest = record_set.manifest
-    if records.VALUES_FEATURE not in value_masking.features(manifest):
-        raise ValueError(
-            f"the records in {record_set.directory} hold {', '.join(manifest.features)}, and no "
-            "values: give those of data_pipelines.build_series, build_tables or build_images"
-        )
-    draw = value_masking.shown(value_masking.scaling_of(manifest))
+    check(record_set)
+    draw = value_masking.shown(value_masking.scaling_of(record_set.manifest))
     kept: dict[str, list[np.ndarray]] = {}
     batches = streams.evaluation_batches(record_set, batch_size=READ_AT_ONCE, draw_masks=draw)
     for batch in batches:

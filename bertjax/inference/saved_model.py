@@ -32,6 +32,8 @@ from bertjax.tasks import pretraining, replaced_tokens
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
 SHOWN_TRAININGS = 8
+# Heads of pretraining whose task predicts what is hidden.
+PREDICTING = {"mlm_head", "lm_head", "value_head", "column_head", "replaced_head"}
 
 
 class _Reads:
@@ -156,7 +158,7 @@ def load(
         params = params[embedding_sharing.GENERATOR]
         task = pretraining.Pretraining(sizes, pair_loss="none")
         graphdef, _ = tasks_base.abstract_model(task)
-    elif "mlm_head" in params or "lm_head" in params:
+    elif PREDICTING & params.keys():
         task = jobs.JOBS[saved.config.task].task(saved.config)
         graphdef, _ = tasks_base.abstract_model(task)
     elif "rtd_head" in params:

@@ -10,15 +10,18 @@ import itertools
 import math
 from collections.abc import Sequence
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from jaxtyping import Float
 from matplotlib import figure
 
-from bertjax.data import records
+from bertjax import inference
+from bertjax.data import records, value_masking, value_pictures, value_rows
 from bertjax.interactive import fonts
 from bertjax.training import writers
-from bertjax.workdirs import scalars
+from bertjax.workdirs import reader, scalars
 
 HEADS_IN_A_ROW = 4
 INCHES = 3.2  # width and height of the map of a head
@@ -34,6 +37,32 @@ def curves(workdir: epath.PathLike) -> figure.Figure:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the workdir of a run that has begun")
     return writers.draw_curves(scalars.read(path))
+
+
+def hidden_values(
+    workdir: epath.PathLike, directory: epath.PathLike, *, rows: int = 4
+) -> figure.Figure:
+    """Returns rows of records of values, some positions hidden, and what a run predicts there.
+
+    The share that is hidden is that of the run's training.
+
+    Raises:
+      FileNotFoundError: if there is no run, or no records.
+      ValueError: if one of both is not of values.
+    """
+    model, described = inference.load(workdir), reader.describe(workdir)
+    if model.sizes is None or not model.sizes.reads_values or described is None:
+        raise ValueError(f"{workdir} is not a run on values: give one of patchtst, tables or mae")
+    record_set = records.open(directory)
+    value_rows.check(record_set)
+    options = described.config.pretraining
+    chosen = value_masking.Options(options.masked_lm_prob, options.mask_strategy)
+    batch = value_pictures.batch(record_set, rows, chosen)
+    predicted = {}
+    if model.task is not None:
+        predicted = model.task.predict(model.module(), jax.tree.map(jnp.asarray, batch))
+    values = np.asarray(predicted["values"]) if "values" in predicted else None
+    return value_pictures.draw(record_set.manifest, batch, values)
 
 
 def attention_heads(

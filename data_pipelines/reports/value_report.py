@@ -8,12 +8,10 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from matplotlib import figure
 
-from bertjax.data import records, streams, value_masking
+from bertjax.data import records, value_pictures
 
-SHOWN_SHARE = 0.4  # of the positions, in pictures
 NAMES_SHOWN = 8
 
 
@@ -51,40 +49,8 @@ def _described(facts: Mapping[str, Any]) -> str:
 
 
 def picture(record_set: records.RecordSet, rows: int) -> figure.Figure:
-    """Returns the first rows with some positions hidden, as a training may hide them.
-
-    Pictures stand beside what is left of them. Other values are curves over the row; what is
-    hidden is shaded, and what was not observed has no curve.
-    """
-    manifest = record_set.manifest
-    scaling = value_masking.scaling_of(manifest)
-    draw = value_masking.drawer(value_masking.Options(SHOWN_SHARE), scaling=scaling)
-    batch = next(streams.evaluation_batches(record_set, batch_size=rows, draw_masks=draw))
-    values, hidden = batch["values"], batch["hidden"] != 0
-    if scaling is not None:
-        channels = int(manifest.features[records.PIXELS_FEATURE].shape[-1])
-        return _pictures(values, hidden, scaling, channels)
-    observed = batch.get("observed", np.ones_like(values)) != 0
-    drawn = figure.Figure(figsize=(10, 1.6 * rows), layout="constrained")
-    for row, axes in enumerate(drawn.subplots(rows, 1, squeeze=False)[:, 0]):
-        width = values.shape[2]
-        curve = np.where(observed[row], values[row], np.nan).ravel()
-        axes.plot(curve, marker="." if width == 1 else None, linewidth=1)
-        for place in np.flatnonzero(hidden[row]):
-            axes.axvspan(place * width - 0.5, (place + 1) * width - 0.5, alpha=0.2, color="tab:red")
-        axes.set(xlim=(-0.5, curve.size - 0.5))
-    return drawn
-
-
-def _pictures(values: np.ndarray, hidden: np.ndarray, scaling: Any, channels: int) -> figure.Figure:
-    left = np.where(hidden[:, :, None], 0, values)
-    drawn = figure.Figure(figsize=(1.4 * len(values), 3), layout="constrained")
-    grid = drawn.subplots(2, len(values), squeeze=False)
-    for axes_of_row, shown in zip(grid, (values, left), strict=True):
-        for axes, pixels in zip(axes_of_row, scaling.pixels(shown, channels=channels), strict=True):
-            axes.imshow(pixels[:, :, 0] if channels == 1 else pixels, cmap="gray", vmin=0, vmax=255)
-            axes.set_axis_off()
-    return drawn
+    """Returns the first rows with some positions hidden, as a training may hide them."""
+    return value_pictures.draw(record_set.manifest, value_pictures.batch(record_set, rows))
 
 
 def page(manifest: records.Manifest, drawn: figure.Figure) -> str:
