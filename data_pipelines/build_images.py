@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 import glob
 import hashlib
+import io
 import os
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow
 from etils import epath
 from PIL import Image, UnidentifiedImageError
 
@@ -34,17 +36,20 @@ class Options:
     """The input, and what a row is."""
 
     input: str = command_line.option(
-        "a glob of picture files (PNG, JPEG and others that Pillow reads), or a .npy or .npz file "
-        "with uint8 [images, height, width] or [images, height, width, channels]"
+        "a glob of picture files (PNG, JPEG and others that Pillow reads); a .parquet file with "
+        "the bytes of such files; or a .npy or .npz file with uint8 [images, height, width] or "
+        "[images, height, width, channels]"
     )
     output: str = command_line.option("the directory for the records of each part")
     size: int = command_line.option("height and width; pictures are cut to squares", default=224)
     patch: int = command_line.option("height and width of a patch", default=16)
     channels: int = command_line.option("3: colours; 1: shades of grey", default=3)
-    array: str = command_line.option("the array of a .npz file", default="images")
+    array: str = command_line.option(
+        "the array of a .npz file, or the column of a .parquet file", default="images"
+    )
     labels: str = command_line.option(
-        "the array of a .npz file with the class of each image, or folder: the name of the folder "
-        "that a picture is in; unset: none",
+        "the array of a .npz file, or the column of a .parquet file, with the class of each image; "
+        "or folder: the name of the folder that a picture is in; unset: none",
         default="",
     )
     scaling: str = command_line.option(
@@ -84,18 +89,44 @@ class _Files:
         return self.paths[number]
 
     def image(self, number: int) -> Image.Image:
-        path = self.paths[number]
-        try:
-            opened = Image.open(path)
-            if opened.width * opened.height > MOST_PIXELS:
-                raise ValueError(
-                    f"{path} has {opened.width:,} x {opened.height:,} pixels, more than "
-                    f"{MOST_PIXELS:,}: make it smaller"
-                )
-            opened.load()
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
-            raise ValueError(f"{path} is not a whole picture: {error}") from error
-        return opened
+        return _opened(self.paths[number], self.paths[number])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bytes:
+    """A column of a table, with the bytes of a picture file in each row."""
+
+    path: str
+    column: pyarrow.ChunkedArray
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def name(self, number: int) -> str:
+        return f"row {number + 1} of {self.path}"
+
+    def image(self, number: int) -> Image.Image:
+        held = self.column[number].as_py()
+        # Hugging Face's datasets keep {"bytes": ..., "path": ...}.
+        held = held.get("bytes") if isinstance(held, dict) else held
+        if not isinstance(held, bytes):
+            raise ValueError(f"{self.name(number)} has no bytes of a picture: {held!r:.60}")
+        return _opened(io.BytesIO(held), self.name(number))
+
+
+def _opened(file: str | io.BytesIO, name: str) -> Image.Image:
+    """Returns the picture of a file; ValueError if it is none, or too large."""
+    try:
+        opened = Image.open(file)
+        if opened.width * opened.height > MOST_PIXELS:
+            raise ValueError(
+                f"{name} has {opened.width:,} x {opened.height:,} pixels, more than "
+                f"{MOST_PIXELS:,}: make it smaller"
+            )
+        opened.load()
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise ValueError(f"{name} is not a whole picture: {error}") from error
+    return opened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,6 +257,15 @@ def _given_labels(source: _Source, options: Options) -> list[Any]:
     """Returns the class of each image."""
     if options.labels == "folder":
         given = [os.path.basename(os.path.dirname(source.name(it))) for it in range(len(source))]
+    elif options.input.endswith(".parquet"):
+        table = value_tables.read(options.input)
+        column = value_tables.column(table, options.labels, options.input, "--labels")
+        given = column.to_pylist()
+        if None in given:
+            raise ValueError(
+                f"row {given.index(None) + 1} of {options.input} has no {options.labels!r}: leave "
+                "such rows out"
+            )
     else:
         if not options.input.endswith(".npz"):
             raise ValueError(
@@ -264,6 +304,9 @@ def _source(options: Options) -> _Source:
                 "height, width], or with 1 or 3 channels behind"
             )
         return _Array(path, array)
+    if path.endswith(".parquet"):
+        table = value_tables.read(path)
+        return _Bytes(path, value_tables.column(table, options.array, path, "--array"))
     found = sorted(it for it in glob.glob(path, recursive=True) if os.path.isfile(it))
     if not found:
         raise FileNotFoundError(f"{path} matches no file; give a glob, such as 'scans/**/*.png'")

@@ -1,11 +1,15 @@
 """Images to records: files and arrays, squares, parts without copies, and what training reads."""
 
+import io
+
 import numpy as np
+import pyarrow
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from bertjax import config as config_lib
-from bertjax.data import records, streams, value_masking
+from bertjax.data import records, streams, value_masking, value_rows
 from bertjax.jobs import pretraining_data
 from data_pipelines import build_images
 
@@ -42,6 +46,31 @@ def test_an_array_and_files_give_the_same_pictures_each_in_one_part(tmp_path, di
         assert made[name][0] | made[name][1] == {it.tobytes() for it in digits}
         assert not made[name][0] & made[name][1]
     assert made["array"] == made["files"]
+
+
+@pytest.mark.parametrize("is_of_datasets", [False, True])
+def test_the_bytes_of_a_table_are_pictures_with_their_classes(tmp_path, digits, is_of_datasets):
+    files = []
+    for picture in digits:
+        Image.fromarray(picture).save(file := io.BytesIO(), format="png")
+        files.append(file.getvalue())
+    cells = [{"bytes": it, "path": None} for it in files] if is_of_datasets else files
+    labels = ["even" if picture.sum() % 2 == 0 else "odd" for picture in digits]
+    table = pyarrow.table({"image": cells, "sum": labels})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    build_images.build(
+        options(tmp_path / "t.parquet", tmp_path / "r", array="image", labels="sum", parts="1.0")
+    )
+    found = value_rows.columns(records.open(tmp_path / "r" / "train"))
+    pictures = pixels_of(tmp_path / "r" / "train")
+    assert len(pictures) == COUNT
+    for picture, label in zip(pictures, found["labels"].tolist(), strict=True):
+        assert label == int(picture.sum()) % 2  # even, odd
+    parquet.write_table(pyarrow.table({"image": [files[0], None]}), tmp_path / "gap.parquet")
+    with pytest.raises(ValueError, match="row 2 of .*gap.parquet has no bytes of a picture"):
+        build_images.build(options(tmp_path / "gap.parquet", tmp_path / "g", array="image"))
+    with pytest.raises(ValueError, match="--array names 'images', which .*: image"):
+        build_images.build(options(tmp_path / "gap.parquet", tmp_path / "g"))
 
 
 def test_copies_are_in_one_part(tmp_path, digits):
