@@ -42,7 +42,7 @@ _DEFAULTS = {"default_config": "", "phase_config": "phases.*."} | {
         *("mesh", "checkpoint", "evaluation", "plateau", "budget"),
     )
 }
-_DEFAULTS["_generator"] = "pretraining.generator."
+_DEFAULTS |= {f"_{part}": f"pretraining.{part}." for part in ("generator", "decoder")}
 
 
 def phase_config() -> ml_collections.ConfigDict:
@@ -211,7 +211,7 @@ def _decoder() -> ml_collections.ConfigDict:
     # For the objective masked_autoencoder. Other fields come from config.model.
     decoder = ml_collections.ConfigDict()
     decoder.hidden_size = 512  # width of its layers
-    decoder.num_hidden_layers = 8
+    decoder.num_hidden_layers = 8  # layers that read the whole row
     decoder.num_attention_heads = 16  # per layer
     decoder.intermediate_size = 2_048  # width of its feed-forward
     return decoder

@@ -1,6 +1,6 @@
 r"""Finetuning on records of values: a class, numbers or a forecast, from weights that read values.
 
-Command:   python -m bertjax.train --config=values --workdir=DIR --config.init_from=RUN \
+Command:   python -m bertjax.train --config=configs/values.py --workdir=DIR --config.init_from=RUN \
                --config.finetuning.train_file=records/train
 Hardware:  any number of devices that divides 64.
 Time:      not yet measured.

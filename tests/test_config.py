@@ -26,7 +26,7 @@ RECIPES = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("[!_]*.py"
 FILES = {
     "glue": {"data_dir": "GLUE", "name": "rte"},
     "squad": {"train_file": "train.json", "name": "v1"},
-    **dict.fromkeys(("table", "conll", "swag", "embeddings"), {"train_file": "train"}),
+    **dict.fromkeys(("table", "conll", "swag", "embeddings", "values"), {"train_file": "train"}),
 }
 
 
@@ -331,7 +331,7 @@ def test_every_comment_of_an_option_is_found():
     assert {name.replace("phases.phase1", "phases.*") for name in names} == set(comments) - {
         *("phases", "model", "pretraining", "finetuning", "distillation", "data", "optimizer"),
         *("schedule", "mesh", "checkpoint", "evaluation", "plateau", "budget"),
-        "pretraining.generator",
+        *("pretraining.generator", "pretraining.decoder"),
     }
     epochs = "passes over the records; if not 0, it replaces num_steps"
     assert comments["phases.*.num_epochs"] == epochs
