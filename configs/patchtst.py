@@ -18,7 +18,10 @@ from bertjax.recipes import choose, sizes
 
 SIZES = {
     "base": {},
-    "mini": {**sizes(layers=1, hidden=32, heads=4, intermediate=64), "global_batch_size": 32},
+    "mini": {
+        **sizes(layers=1, hidden=32, heads=4, intermediate=64),
+        **{"global_batch_size": 32, "schedule.peak_learning_rate": 5e-3},
+    },
 }
 
 

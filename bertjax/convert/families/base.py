@@ -254,8 +254,8 @@ class Family:
             is_free = field.name in {*HOW, *self.completed, *self.of_weights}
             return is_free or value == getattr(alike, field.name)
 
-        # A model of values has no word; that is no reason to be of another family.
-        alike = self._alike(dataclasses.replace(config, vocab_size=max(config.vocab_size, 1)))
+        # A model of values has no word, which is no reason to be of another family.
+        alike = self._alike(dataclasses.replace(config, vocab_size=config.vocab_size or 1_000))
 
         return [
             f"{field.name} {getattr(config, field.name)!r}"
