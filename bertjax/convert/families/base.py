@@ -254,8 +254,7 @@ class Family:
             is_free = field.name in {*HOW, *self.completed, *self.of_weights}
             return is_free or value == getattr(alike, field.name)
 
-        # A model of values has no word, which is no reason to be of another family.
-        alike = self._alike(dataclasses.replace(config, vocab_size=config.vocab_size or 1_000))
+        alike = self._alike(config)
 
         return [
             f"{field.name} {getattr(config, field.name)!r}"
@@ -272,4 +271,6 @@ class Family:
             if field.name not in our_names and field.name not in HOW
         }
         derived = self.derived(dataclasses.asdict(config))
-        return dataclasses.replace(config, **{**shared, **self.traits, **derived})
+        # A model of values has no word, and one of tokens no value: sizes that others must have.
+        sizes = {"vocab_size": config.vocab_size or 1_000, "value_width": config.value_width or 1}
+        return dataclasses.replace(config, **{**shared, **sizes, **self.traits, **derived})
