@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Scores of a run of babylm.sh, and its export for the package: docs/results.md.
+# Scores of a hybrid run of babylm.sh, and its export for the package: docs/results.md.
 #
 #   benchmarks/babylm_scores.sh SOURCES RUN SCORES
 #

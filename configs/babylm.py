@@ -12,7 +12,7 @@ Planned:   strict_small: 4.8 min on v5e-1, 110,000 rows: $0.10, spot $0.02 (2026
            strict: 37.2 min on v5e-4, 1,100,000 rows: $2.98, spot $0.61 (2026-11-27)
            mini: 59.0 s on v5e-1, 110,000 rows: $0.02, spot under $0.01 (2026-11-27)
 Time:      mini: 15 M tokens in 1.4 hours on two CPU cores, 60 M in 10 minutes on a part of one
-           H200; strict_small: 18 minutes on the same, with up to eight others (2026-11-27).
+           H200; strict_small: 18 minutes on the same, with up to nine others (2026-11-27).
 Result:    docs/results.md#ten-million-words. BLiMP and held-out mlm_loss of ten million words:
            mini 62.4 percent and 2.68 nats after 60 M tokens, strict_small 67.8 and 2.22.
 """
