@@ -66,6 +66,22 @@ def passes(topology: str, rows: int, entries: int) -> Setting:
     return Setting(topology, rows, f"{rows:,} rows", {"model.vocab_size": entries})
 
 
+def of_values(
+    topology: str, rows: int, noun: str, options: Mapping[str, Any], length: int = 0
+) -> Setting:
+    """Returns the setting of a recipe on `rows` of values, with what records would say of them."""
+    names = ("phases.phase1.max_seq_length", "model.max_position_embeddings")
+    lengths = dict.fromkeys(names, length) if length else {}
+    return Setting(topology, rows, f"{rows:,} rows of {noun}", {**options, **lengths})
+
+
+HOUSING = {"model.columns": (0,) * 9}  # [CLS] and eight numbers
+# An encoder as that of patchtst:base.
+PATCHES = {
+    **recipes.sizes(layers=3, hidden=128, heads=16, intermediate=512),
+    **{"model.embeddings": "patches", "model.value_width": 12, "model.type_vocab_size": 0},
+    **{"model.max_position_embeddings": 42, "finetuning.max_seq_length": 42},
+}
 OF_RECORDS = ("own",)  # recipes whose sizes the records decide
 
 # The number of devices of the published run where it is known, else a slice that fits the batch.
@@ -114,6 +130,16 @@ SETTINGS = {
     "esm2:650m": Setting("v5e-256"),
     "esm2:3b": accumulated("v5e-256", 4),
     "esm2:mini": Setting("v5e-1"),
+    "patchtst:base": of_values("v5e-1", 56_903, "ETTh1", {"model.value_width": 12}),
+    "patchtst:mini": of_values("v5e-1", 56_903, "ETTh1", {"model.value_width": 12}, length=42),
+    "tables:replaced": of_values("v5e-1", 13_209, "California", HOUSING, length=9),
+    "tables:values": of_values("v5e-1", 13_209, "California", HOUSING, length=9),
+    "tables:mini": of_values("v5e-1", 13_209, "California", HOUSING, length=9),
+    "mae:base": of_values("v5e-64", 1_281_167, "ImageNet", {"model.value_width": 768}),
+    "mae:large": of_values("v5e-64", 1_281_167, "ImageNet", {"model.value_width": 768}),
+    "mae:huge": of_values("v5e-256", 1_281_167, "ImageNet", {"model.value_width": 588}),
+    "mae:mini": of_values("v5e-1", 6_800, "digits", {"model.value_width": 16}, length=50),
+    "values": of_values("v5e-1", 10_000, "PatchTST", PATCHES),
     "classification": examples(10_000),
     "glue": examples(2_490, "of RTE"),
     "squad": examples(88_641, "windows of v1.1"),

@@ -14,7 +14,7 @@ Result:    not yet measured.
 import ml_collections
 
 from bertjax.config import default_config
-from bertjax.recipes import choose, sizes
+from bertjax.recipes import choose, leave_open, sizes
 
 SIZES = {
     "base": {},
@@ -29,7 +29,6 @@ SIZES = {
         **{"pretraining.decoder.hidden_size": 64, "pretraining.decoder.num_hidden_layers": 2},
         **{"pretraining.decoder.num_attention_heads": 2},
         **{"pretraining.decoder.intermediate_size": 256},
-        **{"phases.phase1.max_seq_length": 50, "model.max_position_embeddings": 50},  # 28, by 4
         **{"phases.phase1.num_epochs": 20.0, "global_batch_size": 64},
         **{"schedule.peak_learning_rate": 1e-3, "schedule.warmup_steps": 100},
         "pretraining.flips": False,
@@ -65,4 +64,6 @@ def get_config(size: str = "base") -> ml_collections.ConfigDict:
     config.evaluation.global_batch_size = 64
     config.checkpoint.best_metric = "value_loss"
     config.update_from_flattened_dict(choose(SIZES, size, "size"))
+    if size == "mini":
+        leave_open(config, "phases.phase1.max_seq_length", "model.max_position_embeddings")
     return config

@@ -1,7 +1,7 @@
 r"""PatchTST (Nie et al. 2023): self-supervised on series. Sizes: base, mini.
 
 Windows of 512 steps in 42 patches of 12, a channel a row, 40% of the patches hidden. Three layers
-of 128, as in the paper; mini is a layer of 32 for a laptop.
+of 128, as in the paper; mini is a layer of 32 for a laptop, and windows are those of the records.
 
 Command:   python -m bertjax.train --config=configs/patchtst.py --workdir=DIR \
                --config.data.train_dir=records/train --config.data.eval_dir=records/heldout
@@ -14,7 +14,7 @@ Result:    not yet measured.
 import ml_collections
 
 from bertjax.config import default_config
-from bertjax.recipes import choose, sizes
+from bertjax.recipes import choose, leave_open, sizes
 
 SIZES = {
     "base": {},
@@ -51,4 +51,6 @@ def get_config(size: str = "base") -> ml_collections.ConfigDict:
     config.evaluation.global_batch_size = 448
     config.checkpoint.best_metric = "value_loss"
     config.update_from_flattened_dict(choose(SIZES, size, "size"))
+    if size == "mini":
+        leave_open(config, "phases.phase1.max_seq_length", "model.max_position_embeddings")
     return config

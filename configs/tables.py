@@ -14,7 +14,7 @@ Result:    not yet measured.
 import ml_collections
 
 from bertjax.config import default_config
-from bertjax.recipes import choose, sizes
+from bertjax.recipes import choose, leave_open, sizes
 
 REPLACED = {"pretraining.predicts": "replaced", "pretraining.exchanged_cells": True}
 SIZES = {
@@ -50,6 +50,7 @@ def get_config(size: str = "replaced") -> ml_collections.ConfigDict:
     config.evaluation.global_batch_size = 512
     config.checkpoint.best_metric = "replaced_loss"
     config.update_from_flattened_dict(choose(SIZES, size, "size"))
+    leave_open(config, "phases.phase1.max_seq_length", "model.max_position_embeddings")
     if size == "values":
         config.checkpoint.best_metric = "value_loss"
     return config

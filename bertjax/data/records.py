@@ -141,6 +141,12 @@ def mask_features(max_predictions_per_seq: int) -> dict[str, Feature]:
     }
 
 
+def value_features(width: int) -> dict[str, Feature]:
+    """Returns the features of rows of values: `width` numbers a position, and which are there."""
+    shape = (LENGTH, width)
+    return {VALUES_FEATURE: Feature(shape, "float32"), OBSERVED_FEATURE: Feature(shape)}
+
+
 def hidden_features(features: Features, are_exchanged: bool) -> dict[str, Feature]:
     """Returns the features that are drawn as values are read: what is hidden, and by what."""
     shown = {SHOWN_FEATURE: features[VALUES_FEATURE]} if are_exchanged else {}

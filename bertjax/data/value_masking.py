@@ -122,10 +122,8 @@ def features(manifest: records.Manifest) -> records.Features:
     if scaling is None:
         return manifest.features
     channels = manifest.features[records.PIXELS_FEATURE].shape[-1]
-    shape = (records.LENGTH, scaling.patch**2 * int(channels))
     others = {k: v for k, v in manifest.features.items() if k != records.PIXELS_FEATURE}
-    made = {records.VALUES_FEATURE: "float32", records.OBSERVED_FEATURE: "int32"}
-    return {**others, **{name: records.Feature(shape, kind) for name, kind in made.items()}}
+    return {**others, **records.value_features(scaling.patch**2 * int(channels))}
 
 
 def drawer(

@@ -114,6 +114,14 @@ class Values(base.FinetuningTask):
     length: int
     pooling: str = "cls"
 
+    def __post_init__(self) -> None:
+        if not self.encoder.reads_values:
+            raise ValueError(
+                "the encoder reads tokens, and finetuning.dataset='values' needs one that reads "
+                "values: set config.init_from to a run of patchtst, tables or mae, or to plan "
+                "without one, config.model.embeddings and its sizes"
+            )
+
     @property
     def means(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return ("loss", "accuracy") if self.labels.kind == CLASSES else ("loss",)

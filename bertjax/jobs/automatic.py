@@ -60,7 +60,16 @@ class Facts:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of the text, each counted once."""
+        """The number of tokens of the text, each counted once.
+
+        Raises:
+          ValueError: if the records do not say it.
+        """
+        if "tokens" not in self.manifest.statistics:
+            raise ValueError(
+                f"the records in {self.options['data.train_dir']} do not say how many tokens the "
+                "text has; give a recipe with sizes, such as bert_mini"
+            )
         return self.manifest.statistics["tokens"]
 
     @property
@@ -198,19 +207,14 @@ def _choose(
             "--config.data.train_dir=DIR, which `python -m data_pipelines.build` wrote"
         )
     manifest = records.Manifest.load(config.data.train_dir)
-    if "tokens" not in manifest.statistics:
-        raise ValueError(
-            f"the records in {config.data.train_dir} do not say how many tokens the text has; "
-            "give a recipe with sizes, such as bert_mini"
-        )
     facts = Facts(manifest, dict(options))
     for name, choice in CHOICES.items():
         if name in names:
             facts.options[name] = choice(facts)
     chosen = {name: facts.options[name] for name in CHOICES if name in names}
     logging.info(
-        "The records in %s (%s tokens of text, %s examples) decide:\n  %s",
-        config.data.train_dir, f"{facts.tokens:,}", f"{manifest.num_examples:,}",
+        "The records in %s (%s examples) decide:\n  %s",
+        config.data.train_dir, f"{manifest.num_examples:,}",
         "\n  ".join(f"config.{name}={value}" for name, value in chosen.items()),
     )  # fmt: skip
     return chosen

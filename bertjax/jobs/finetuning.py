@@ -32,7 +32,7 @@ from bertjax.finetuning import (
     wrapped_tasks,
 )
 from bertjax.jobs import base, lengths, teachers
-from bertjax.models import sentence_vectors
+from bertjax.models import encoder_config, sentence_vectors
 from bertjax.tasks import distillation
 from bertjax.workdirs import reader
 
@@ -550,7 +550,7 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
     Labels that are not given are taken to be two; the steps are those of the config's phase.
     """
     config = config.copy_and_resolve_references()
-    if not config.model.vocab_size:
+    if not config.model.vocab_size and config.model.embeddings in encoder_config.OF_TOKENS:
         raise ValueError(
             "config.model.vocab_size is 0; without reading config.init_from it must be given: "
             "--config.model.vocab_size=ENTRIES"

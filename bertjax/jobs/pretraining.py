@@ -22,7 +22,7 @@ from bertjax.data import (
 )
 from bertjax.jobs import base, held_out, lengths, minimal_pairs, teachers
 from bertjax.jobs.pretraining_data import HELD_OUT, PAIRS, PretrainingData
-from bertjax.models import encoder
+from bertjax.models import encoder, encoder_config
 from bertjax.tasks import distillation, pretraining
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
@@ -159,7 +159,7 @@ def open_job(
         held_out.check(config, train_sets.values(), evaluation_set, is_new=is_new)
     first = train_sets[all_phases[0].name]
     _resolve_vocab_size(config, first)
-    _resolve_values(config, first)
+    _resolve_values(config, first.manifest, first.directory)
     _warn_of_unread_shares(config, train_sets)
     _resolve_languages(config, [*train_sets.values(), evaluation_set])
     trained = held_out.united(train_sets.values())
@@ -223,6 +223,11 @@ def _check_nothing_to_read(config: ml_collections.ConfigDict) -> None:
             + ", but config.data.source is 'synthetic', which reads no records: say "
             "--config.data.source=records, or leave them out"
         )
+    if config.model.embeddings not in encoder_config.OF_TOKENS:
+        raise ValueError(
+            "config.data.source is 'synthetic', which makes random tokens, and the model reads "
+            "values: give records of them, --config.data.train_dir=DIR"
+        )
 
 
 def outline(config: ml_collections.ConfigDict) -> base.Job:
@@ -233,6 +238,8 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
     """
     config = config.copy_and_resolve_references()
     manifests = known_manifests(config)
+    for manifest in manifests.values():
+        _resolve_values(config, manifest, config.data.train_dir)
     config.data.source = "synthetic"
     lengths.set_steps(config, {})
     all_phases = lengths.phases(config)
@@ -429,14 +436,16 @@ def _resolve_languages(
         raise ValueError("the model reads languages, but " + "; ".join(faults))
 
 
-def _resolve_values(config: ml_collections.ConfigDict, record_set: records.RecordSet) -> None:
+def _resolve_values(
+    config: ml_collections.ConfigDict, manifest: records.Manifest, directory: epath.PathLike
+) -> None:
     """Sets the sizes of values that the config leaves to the records.
 
     Raises:
       ValueError: if the config has others.
     """
-    features = value_masking.features(record_set.manifest)
-    columns = record_set.manifest.statistics.get("columns")
+    features = value_masking.features(manifest)
+    columns = manifest.statistics.get("columns")
     found: dict[str, Any] = {}
     if records.VALUES_FEATURE in features:
         found["value_width"] = features[records.VALUES_FEATURE].shape[-1]
@@ -446,8 +455,8 @@ def _resolve_values(config: ml_collections.ConfigDict, record_set: records.Recor
         given = config.model[name]
         if given and given != value:
             raise ValueError(
-                f"config.model.{name} is {given}, but the records in {record_set.directory} have "
-                f"{value}: leave it out"
+                f"config.model.{name} is {given}, but the records in {directory} have {value}: "
+                "leave it out"
             )
         config.model[name] = value
 

@@ -25,6 +25,7 @@ from bertjax.data import (
     value_masking,
 )
 from bertjax.jobs import base, held_out, lengths, minimal_pairs
+from bertjax.models import encoder_config
 
 HELD_OUT, PAIRS = "heldout", "pairs"
 
@@ -210,11 +211,11 @@ class PretrainingData:
     def _features(self, phase: lengths.Phase) -> dict[str, records.Feature]:
         """Returns the features of a phase's batches, stored or drawn as they are read.
 
-        Without a manifest they are those of text, as the released script writes it. A model with
-        embeddings of languages reads the language of each row.
+        Without a manifest they are those that the model reads: values, or text as the released
+        script writes it. A model with embeddings of languages reads the language of each row.
         """
         options, manifest = self.config.pretraining, self._manifest(phase)
-        features = dict(value_masking.features(manifest) if manifest else records.text_features())
+        features = dict(value_masking.features(manifest) if manifest else self._read_features())
         by_token = (records.LENGTH,) if manifest and translations.are_in(manifest) else ()
         if by_token:
             features[records.POSITIONS_FEATURE] = records.Feature(by_token)
@@ -230,6 +231,11 @@ class PretrainingData:
         elif manifest is None:
             features |= records.text_features(pair_objective=options.pair_loss)
         return features
+
+    def _read_features(self) -> dict[str, records.Feature]:
+        if self.config.model.embeddings not in encoder_config.OF_TOKENS:
+            return records.value_features(self.config.model.value_width or 1)
+        return records.text_features()
 
     def _predictions(self, phase: lengths.Phase) -> int:
         manifest = self._manifest(phase)

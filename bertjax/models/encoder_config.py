@@ -46,6 +46,7 @@ MOST = {
 }
 
 OF_TOKENS = ("learnt", "token_dropout")  # embeddings that are a table of a vocabulary
+VALUE_SIZES = {"patches": "value_width", "columns": "columns"}  # of the others, their sizes
 
 # Field -> its values. `encoder` adds the tables of parts, which read this config.
 CHOICES: dict[str, Any] = {  # a sequence of names, or a mapping from names to parts
@@ -254,12 +255,15 @@ class EncoderConfig:
     @property
     def reads_values(self) -> bool:
         """Whether a position holds numbers, and no token."""
-        return bool(self.value_width or self.columns)
+        return self.embeddings not in OF_TOKENS
 
     def _value_faults(self) -> Iterator[str]:
-        for kind, name in (("patches", "value_width"), ("columns", "columns")):
-            if self.embeddings == kind and not getattr(self, name):
-                yield f"{name} is {getattr(self, name)!r}; embeddings={kind!r} need it"
+        name = VALUE_SIZES.get(self.embeddings)
+        if name and not getattr(self, name):
+            yield (
+                f"{name} is {getattr(self, name)!r}; embeddings={self.embeddings!r} need it: "
+                "records say it, and without them it must be given"
+            )
         if min(self.columns, default=0) < 0 or sum(self.columns) > MOST["vocab_size"]:
             yield (
                 f"columns is {self.columns!r:.60}; it must have 0 for each column of numbers and "

@@ -7,6 +7,7 @@ import ml_collections
 from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.jobs import finetuning, lengths, pretraining
+from bertjax.models import encoder_config
 from bertjax.training import program, protocols, trials
 
 DEFAULT_VOCAB_SIZE = 30522  # of bert-base-uncased
@@ -18,7 +19,7 @@ def with_vocabulary(
     """Returns the config with a vocabulary size, and what had to be assumed without its records."""
     config = config.copy_and_resolve_references()
     assumptions = []
-    if not config.model.vocab_size:
+    if not config.model.vocab_size and config.model.embeddings in encoder_config.OF_TOKENS:
         config.model.vocab_size = vocab_size or DEFAULT_VOCAB_SIZE
         source = "--vocab_size" if vocab_size else "bert-base-uncased's; --vocab_size changes it"
         assumptions.append(f"a vocabulary of {config.model.vocab_size:,} ({source})")

@@ -64,7 +64,8 @@ def lines(plan: planner.Plan, totals: dict[str, estimates.Figure]) -> Iterator[s
             f"  {tpu_slice.num_chips} chips, {tpu_slice.num_hosts} hosts, "
             f"{tpu_slice.num_slices} slices of {tpu_slice.topology}"
         )
-    yield f"  mesh {mesh}; vocabulary {plan.vocab_size:,}"
+    vocabulary = f"{plan.vocab_size:,}" if plan.vocab_size else "none"
+    yield f"  mesh {mesh}; vocabulary {vocabulary}"
     yield "  " + ", ".join(f"{name} {version}" for name, version in plan.versions.items())
     for assumption in plan.assumptions:
         yield f"  assumed: {assumption}"

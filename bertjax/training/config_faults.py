@@ -235,7 +235,8 @@ def _pretraining_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
             f"{config.phases[growing[0]].ramp_from}: rows are dealt by length among batches of one "
             "size, so leave one of them out"
         )
-    if config.data.source == "synthetic" and not config.model.vocab_size:
+    reads_values = config.model.embeddings not in encoder_config.OF_TOKENS
+    if config.data.source == "synthetic" and not config.model.vocab_size and not reads_values:
         yield "config.model.vocab_size is 0; with config.data.source=synthetic set it"
     if objective := tasks.OBJECTIVES.get(config.pretraining.objective):
         yield from objective.faults(config)

@@ -1,6 +1,7 @@
 """Claims about options that records decide: which they are, and that a given one counts first."""
 
 import dataclasses
+import json
 import re
 
 import pytest
@@ -11,7 +12,7 @@ from bertjax.data import records
 from bertjax.jobs import automatic
 from bertjax.training import config_faults, time_budget
 from bertjax.workdirs import checkpoint
-from tests import small_records
+from tests import small_records, small_values
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
@@ -113,6 +114,18 @@ def test_what_records_cannot_decide_is_named(directory):
         automatic.settle(own(small_records.write(directory / "more")), None)
 
 
+@pytest.mark.parametrize("recipe", ["patchtst:mini", "tables:mini", "mae:mini"])
+def test_the_length_of_values_is_that_of_the_records(tmp_path, recipe):
+    kind = {"patchtst": "patches", "tables": "cells", "mae": "pixels"}[recipe.partition(":")[0]]
+    small_values.write(tmp_path / "records", kind, rows=8)
+    config = recipes.load(recipe)
+    config.data.train_dir = str(tmp_path / "records")
+    settled = automatic.settle(config, None)
+    assert settled.phases.phase1.max_seq_length == small_values.LENGTHS[kind]
+    assert settled.model.max_position_embeddings == small_values.LENGTHS[kind]
+    config_faults.validate(settled)
+
+
 def hourly(directory, hours):
     return own(directory, **SMALL, **{"budget.hours": hours}, **{"phases.phase1.num_steps": 9_000})
 
@@ -134,7 +147,7 @@ def test_a_resumed_run_has_the_options_and_the_steps_that_it_began_with(
     monkeypatch.setattr(time_budget, "bounded_steps", None)
     with_tokens(directory, 10**8)
     config = own(directory, **{"budget.hours": 3 / 3600})
-    again = train.prepare(config, tmp_path / "run").config.to_dict()
+    again = json.loads(train.prepare(config, tmp_path / "run").config.to_json())
     assert again["model"] == before["model"] and again["phases"] == before["phases"]
     assert automatic.settle(config, None).model.hidden_size == 768
 

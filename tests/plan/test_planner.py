@@ -3,10 +3,11 @@
 import jax
 import pytest
 
+from bertjax import jobs
 from bertjax.plan import cache, compiled, estimates, hlo, planner, text, topologies
 from bertjax.training import planned
 from configs import smoke
-from tests import small_records
+from tests import small_records, small_values
 
 GIB = compiled.GIB
 V5E = estimates.Target("v5e-8", "tpu", "TPU v5 lite", 8, topologies.parse("v5e-8"))
@@ -99,6 +100,29 @@ def test_what_a_plan_tells_of_records_that_are_there_is_in_their_manifest(compil
     program = made.build(config)
     assert "sequence_ids" not in program.job.data.abstract_batch(phase)
     assert "real_tokens_per_second" not in made.phase_plan(program, phase)[0].speed
+
+
+@pytest.mark.parametrize("kind", list(small_values.MODELS))
+def test_a_plan_of_values_has_the_batches_of_a_run_with_records_and_without(kind, tmp_path):
+    small_values.write(tmp_path / "records", kind)
+    config = small_values.make_config(kind, tmp_path / "records")
+    config.pretraining.exchanged_cells = kind == "cells"
+    config.model.dtype = "float32"
+    (phase,) = jobs.phases(config)
+    run = jobs.JOBS["pretraining"].open(config)
+    without = run.config.copy_and_resolve_references()
+    without.data.train_dir = ""
+    shapes = run.data.abstract_batch(phase)
+    assert {"values", "hidden"} <= shapes.keys()
+    for given in (config, without):
+        outline = jobs.JOBS["pretraining"].outline(given)
+        assert outline.config.model == run.config.model
+        planned = outline.data.abstract_batch(phase)
+        by_records = {"labels", "observed"}  # those of the run have labels, and may lack the other
+        differing = planned.items() ^ shapes.items()
+        assert {name for name, _ in differing} <= by_records and (given is without or not differing)
+        program = make_planner().build(given)
+        assert program.config.model.vocab_size == 0
 
 
 def test_the_price_is_that_of_all_chips_and_can_be_overridden():
