@@ -272,7 +272,7 @@ def test_candidates_are_the_likeliest_tokens_in_order(model):
     assert {candidate["token"] for candidate in everything} == set(model.vocabulary.vocabulary)
     # Outputs without a token are not candidates.
     few = tokenizer.WordPieceTokenizer(model.vocabulary.vocabulary[:50])
-    chosen = dataclasses.replace(model, vocabulary=few)
+    chosen = dataclasses.replace(model, own_vocabulary=few)
     (candidates,) = fill_mask.fill_mask(chosen, "w1 w2 [MASK] w3", num_candidates=95)
     assert candidates == [each for each in everything if each["token"] in few.vocabulary]
 

@@ -148,7 +148,7 @@ class EncoderConfig:
             object.__setattr__(self, "local_rotary_base", 0.0)
         if self.window == self.global_every == 0:
             object.__setattr__(self, "global_every", 1)
-        if self.position_embedding != "rotary":
+        if self.position_embedding != "rotary" and self.rotary_angles == "float16":
             object.__setattr__(self, "rotary_angles", "exact")
         if self.embeddings != "token_dropout":
             object.__setattr__(self, "mask_id", -1)

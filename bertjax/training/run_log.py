@@ -18,7 +18,7 @@ from bertjax import finetuning, jobs
 from bertjax.convert import families, pretrained
 from bertjax.data import mixtures, tokenizer
 from bertjax.devices import sharding
-from bertjax.models import encoder, parameters, placement
+from bertjax.models import encoder, encoder_config, parameters, placement
 from bertjax.training import planned, program, schedules
 from bertjax.workdirs import reader
 
@@ -133,7 +133,7 @@ def end(run: program.Program, workdir: epath.Path, *, is_new: bool) -> None:
 
 def _next_commands(run: program.Program, workdir: epath.Path) -> list[str]:
     export = f"python -m bertjax.convert --from={workdir} --to=DIR   (for transformers)"
-    reads_tokens = run.config.model.vocab_size > 0
+    reads_tokens = run.config.model.embeddings in encoder_config.OF_TOKENS
     # Few families have models that read from left to right, or no tokens.
     left_to_right = run.config.model.left_to_right
     exports = [] if (left_to_right or not reads_tokens) and _of_run(run) else [export]

@@ -19,6 +19,8 @@ def by_protobuf(batch, row):
         values = np.ravel(values)
         if values.dtype.kind == "f":
             return tf.train.Feature(float_list=tf.train.FloatList(value=values.tolist()))
+        if values.dtype == np.uint8:
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[values.tobytes()]))
         return tf.train.Feature(int64_list=tf.train.Int64List(value=values.astype(int).tolist()))
 
     features = {name: feature(values[row]) for name, values in batch.items()}

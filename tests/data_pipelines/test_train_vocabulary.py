@@ -272,7 +272,7 @@ SCRIPTS = {
 
 def test_nothing_is_lost_by_default_in_any_script_and_by_any_kind():
     text = "\n".join(words for words, _ in SCRIPTS.values())
-    for kind in train_vocabulary.TRAINERS:
+    for kind in {*train_vocabulary.TRAINERS} - {"letters"}:  # which are for sequences alone
         made = trained([text] * 20, kind=kind, size=600)
         for words, _ in SCRIPTS.values():
             assert made.decode(made.encode(words)).split() == words.split(), kind

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax import models
-from bertjax.convert import names, pretrained
+from bertjax.convert import families, names, pretrained
 from bertjax.data import letters, library_tokenizer
 from bertjax.models import parameters
 from tests import small_byte_bpe, small_records
@@ -17,6 +17,8 @@ from tests.convert import outputs, weights
 from tests.convert.families import test_families
 from tests.data_pipelines import test_train_vocabulary
 
+# Families whose models read text; the other has its tests in test_masked_autoencoder.
+FAMILIES = [family for family in families.FAMILIES.values() if family.tokenizer.fields]
 TEXT = "w1 w2 w3"
 POSITIONS = 16
 

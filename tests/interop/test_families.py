@@ -28,7 +28,6 @@ from tests.readers import reader  # noqa: E402
 pytestmark = pytest.mark.usefixtures("quick_runs", "one_device", "heard")
 
 BATCH, LENGTH, LABELS, VOCAB_SIZE = 4, 11, 3, 61
-FAMILIES = families.FAMILIES.values()
 
 SIZES = {
     **{"vocab_size": VOCAB_SIZE, "hidden_size": 15, "num_attention_heads": 3},
@@ -284,7 +283,7 @@ def test_outputs_losses_and_gradients_are_theirs(tmp_path, name, head, changes):
             assert (array[:2] == 0).all() and (np.abs(array[2 : 2 + LENGTH]) > 0).all()
 
 
-EXPORTS = [(family.model_type, head) for family in FAMILIES for head in family.architectures]
+EXPORTS = [(family.model_type, head) for family in exports.FAMILIES for head in family.architectures]
 
 
 @pytest.mark.parametrize(("name", "head"), EXPORTS)

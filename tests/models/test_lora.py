@@ -107,8 +107,9 @@ def test_factors_are_kernels_to_decay_and_sharding(tiny):
     _, params = parameters.split(make(tiny, lora.LoraOptions())[1])
     decayed = parameters.assign(optim.DECAY_RULES, params, table="decay")
     assert all(jax.tree.leaves(decayed["lora"]))
-    for table in sharding.RULES.values():
-        parameters.assign(table, params, table="sharding")
+    mesh = sharding.make_mesh(jax.devices()[:1], data=1)
+    for table in sharding.RULES:
+        sharding.shardings(mesh, params, params, rule_table=table)
 
 
 def test_a_start_is_drawn_from_the_key_and_layers_differ(tiny):

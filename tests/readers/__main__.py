@@ -54,7 +54,7 @@ def heads():
     In a folder of their own are those that few readers can use: the sides of a hybrid model, and
     languages, which a reader has to be given.
     """
-    for family in families.FAMILIES.values():
+    for family in exports.FAMILIES:
         for head in family.architectures:
             yield f"heads/{family.model_type}/{head}", exports.make(family, head, **PLAIN)
     modernbert, xlm = (families.named(name) for name in ("modernbert", "xlm"))
@@ -115,7 +115,7 @@ SENTENCES = {
 def write_sentences(directory: pathlib.Path) -> None:
     """Writes models of all families that give a vector or a number for a text."""
     for kind, (head, make, texts, compute) in SENTENCES.items():
-        for family in families.FAMILIES.values():
+        for family in exports.FAMILIES:
             if head not in family.architectures:
                 continue
             target, model = directory / kind / family.model_type, make(family)

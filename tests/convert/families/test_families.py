@@ -29,6 +29,7 @@ SIZES = {
     "modernbert": {"window": 3, "global_every": 2, "rotary_base": 160.0, "local_rotary_base": 9.0},
     "xlm": {"language_embeddings": 3},
     "esm": {"mask_id": 5},
+    "vit_mae": {"value_width": 12, "max_position_embeddings": 17},
 }
 
 
@@ -42,7 +43,9 @@ def shapes_of(config, table, labels=None):
     """The shapes of a member that has all that the table names."""
     has_generator = any(entry.ours.startswith("generator.") for entry in table)
     generator = dataclasses.replace(config, hidden_size=16) if has_generator else None
-    return pretrained.shapes(config, labels=labels, generator=generator)
+    has_decoder = any(entry.ours.startswith("decoder.") for entry in table)
+    decoder = dataclasses.replace(config, hidden_size=16) if has_decoder else None
+    return pretrained.shapes(config, labels=labels, generator=generator, decoder=decoder)
 
 
 def heads_of(family, table, shapes, pooler):
