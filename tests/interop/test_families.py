@@ -283,7 +283,7 @@ def test_outputs_losses_and_gradients_are_theirs(tmp_path, name, head, changes):
             assert (array[:2] == 0).all() and (np.abs(array[2 : 2 + LENGTH]) > 0).all()
 
 
-EXPORTS = [(family.model_type, head) for family in exports.FAMILIES for head in family.architectures]
+EXPORTS = [(it.model_type, head) for it in exports.FAMILIES for head in it.architectures]
 
 
 @pytest.mark.parametrize(("name", "head"), EXPORTS)
