@@ -174,8 +174,9 @@ def _write_of_records(model: inference.TrainedModel, options: flags.FlagValues) 
     chosen = {name: options[name].value for name in ("layers", "pooling", "normalize", "dims")}
     features = encode_values(model, rows, batch_size=options.batch_size, **chosen)
     labels = value_rows.columns(record_set).get(records.LABELS_FEATURE)
+    arrays: dict[str, Any] = {"features": features} | ({} if labels is None else {"labels": labels})
     with io.BytesIO() as file:
-        np.savez(file, features=features, **({} if labels is None else {"labels": labels}))
+        np.savez(file, **arrays)
         sys.stdout.buffer.write(file.getvalue())
 
 

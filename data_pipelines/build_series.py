@@ -108,7 +108,8 @@ class Windows:
             windows = np.take_along_axis(windows, chosen[:, None, None], axis=2)
             windows = windows.reshape(len(numbers), length, -1)
         is_observed = ~np.isnan(windows)
-        row = {records.VALUES_FEATURE: np.where(is_observed, windows, 0).astype(np.float32)}
+        row: dict[str, np.ndarray] = {}
+        row[records.VALUES_FEATURE] = np.where(is_observed, windows, 0).astype(np.float32)
         if self.has_gaps:
             row[records.OBSERVED_FEATURE] = is_observed.astype(np.int32)
         if options.horizon:

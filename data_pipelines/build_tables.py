@@ -104,7 +104,9 @@ class Column:
     @classmethod
     def restored(cls, fields: Mapping[str, Any]) -> Column:
         """Returns the column that a manifest describes."""
-        lists = {name: tuple(it) if isinstance(it, list) else it for name, it in fields.items()}
+        lists: dict[str, Any] = {
+            name: tuple(it) if isinstance(it, list) else it for name, it in fields.items()
+        }
         return cls(**lists)
 
     def described(self) -> dict[str, Any]:

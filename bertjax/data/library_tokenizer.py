@@ -330,12 +330,12 @@ def of_letters(
     White space in a text does not count.
     Source: transformers, models/esm/tokenization_esm.py.
     """
-    given = {f"{role}_token": name for role, name in letters.SPECIALS.items()}
+    given: dict[str, Any] = {f"{role}_token": name for role, name in letters.SPECIALS.items()}
     given |= {name: value for name, value in config.items() if value is not None}
     given["sep_token"] = named(config, "eos") or named(given, "sep")
     ids = {entry: token_id for token_id, entry in enumerate(entries)}
     # transformers lists special tokens there that are entries.
-    listed = (given.pop(added_tokens.DECODER, None) or {}).items()
+    listed: Any = (given.pop(added_tokens.DECODER, None) or {}).items()
     if more := {key: token for key, token in listed if ids.get(_content(token)) != int(key)}:
         given[added_tokens.DECODER] = more
     library: Any = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=named(given, "unk")))

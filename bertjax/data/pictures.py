@@ -34,7 +34,7 @@ class Scaling:
         rows, height, width, channels = pixels.shape
         size = self.patch
         scaled = pixels.astype(np.float32) / np.float32(255)
-        scaled = (scaled - np.float32(self.means)) / np.float32(self.deviations)
+        scaled = (scaled - np.array(self.means, np.float32)) / np.array(self.deviations, np.float32)
         cut = scaled.reshape(rows, height // size, size, width // size, size, channels)
         cut = cut.transpose(0, 1, 3, 2, 4, 5).reshape(rows, -1, size * size * channels)
         values = np.zeros((rows, 1 + cut.shape[1], cut.shape[2]), np.float32)
@@ -50,7 +50,7 @@ class Scaling:
         side, size = math.isqrt(values.shape[1] - 1), self.patch
         cut = values[:, 1:].reshape(len(values), side, side, size, size, channels)
         scaled = cut.transpose(0, 1, 3, 2, 4, 5).reshape(len(values), side * size, -1, channels)
-        shades = scaled * np.float32(self.deviations) + np.float32(self.means)
+        shades = scaled * np.array(self.deviations, np.float32) + np.array(self.means, np.float32)
         return np.clip(np.rint(shades * 255), 0, 255).astype(np.uint8)
 
 
@@ -88,7 +88,7 @@ def _crop(pixels: np.ndarray, rng: np.random.Generator, least: float) -> np.ndar
     height, width, channels = pixels.shape
     for _ in range(ATTEMPTS):
         area = height * width * rng.uniform(least, 1.0)
-        ratio = math.exp(rng.uniform(*map(math.log, SIDES)))
+        ratio = math.exp(rng.uniform(math.log(SIDES[0]), math.log(SIDES[1])))
         across, down = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < across <= width and 0 < down <= height:
             left = int(rng.integers(0, width - across + 1))

@@ -70,7 +70,9 @@ class Labels:
     @classmethod
     def restored(cls, fields: Mapping[str, Any]) -> Labels:
         """Returns the labels of fields from JSON."""
-        lists = {name: tuple(it) if isinstance(it, list) else it for name, it in fields.items()}
+        lists: dict[str, Any] = {
+            name: tuple(it) if isinstance(it, list) else it for name, it in fields.items()
+        }
         return cls(**lists)
 
 
@@ -325,7 +327,9 @@ class ValueScorer(base.Scorer):
         described = self.reader.described
         if described.kind == FORECAST:
             return numbers
-        return numbers * np.float32(described.deviations) + np.float32(described.means)
+        return numbers * np.array(described.deviations, np.float32) + np.array(
+            described.means, np.float32
+        )
 
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned

@@ -99,7 +99,7 @@ class Model:
             return {"features": features}
         return encode.encode(
             inference.in_language(self._encoder, language),
-            texts,
+            [*map(str, texts)] if isinstance(texts, np.ndarray) else texts,
             layers=layers,
             pooling=pooling,
             normalize=normalize,

@@ -86,10 +86,15 @@ def _rows_of(projections: Sequence[sentence_vectors.Projection]) -> tuple[tuple[
 
 
 def _read_teacher(
-    config: ml_collections.ConfigDict, vocabulary: tokenizers.Tokenizer
+    config: ml_collections.ConfigDict, vocabulary: tokenizers.Tokenizer | None
 ) -> teachers.Teacher | None:
     if not config.distillation.teacher:
         return None
+    if vocabulary is None:
+        raise ValueError(
+            f"config.distillation.teacher is {config.distillation.teacher!r}; only a model that "
+            "reads tokens can have a teacher: leave it out"
+        )
     task = _teacher_task(config)
     return teachers.read(
         config,
@@ -350,7 +355,7 @@ def _scorer_of(
     data: str,
     kind: kinds.FinetuningKind,
     options: ml_collections.ConfigDict,
-    vocabulary: tokenizers.Tokenizer,
+    vocabulary: tokenizers.Tokenizer | None,
 ) -> kinds.Scorer:
     """Returns the scorer of the labelled files at `data`: a path, or NAME=PATH pairs."""
     named = evaluation_files.named(data, "--data") if evaluation_files.are_named(data) else {}

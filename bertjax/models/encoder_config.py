@@ -385,7 +385,7 @@ class EncoderConfig:
 
 
 # The type of a field's default -> what a value must be, and its name.
-_KINDS: dict[type, tuple[type, str]] = {
+_KINDS: dict[type, tuple[Any, str]] = {
     bool: (bool, "true or false"),
     int: (numbers.Integral, "a whole number"),
     float: (numbers.Real, "a number"),

@@ -78,7 +78,8 @@ def in_patches(fields: Mapping[str, Any]) -> dict[str, Any]:
       ValueError: if the image is no square of patches.
     """
     image, size, channels = (fields.get(name, default) for name, default in IMAGE.items())
-    square = [it[0] if isinstance(it, list) and len({*it}) == 1 else it for it in (image, size)]
+    sides: list[Any] = [image, size]
+    square: list[Any] = [it[0] if isinstance(it, list) and len({*it}) == 1 else it for it in sides]
     are_whole = all(isinstance(it, int) and it > 0 for it in (*square, channels))
     if not are_whole or square[0] % square[1]:
         raise ValueError(
