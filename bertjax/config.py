@@ -142,7 +142,7 @@ def _model() -> ml_collections.ConfigDict:
     model.embeddings = "learnt"
     model.value_width = 0  # patches: values of a position; 0: those of the records
     model.columns = ()  # columns: 0 of numbers, else the number of categories; (): of the records
-    # patches: of hidden positions a learnt vector | zeros (PatchTST) | none (no encoder reads any)
+    # patches, for hidden positions: a learnt vector | zeros (PatchTST) | none (they are not read)
     model.hidden_input = "vector"
     model.partial_patches = True  # patches: False: all values of one were observed, or none
     model.normalized_rows = False  # patches: True: each row has the mean 0 and the variance 1

@@ -181,7 +181,7 @@ def build(options: Options) -> dict[str, records.Manifest]:
 
     Raises:
       FileNotFoundError: if there is no input.
-      ValueError: if a file is no picture, or the options do not fit.
+      ValueError: if a file is not a picture, or the options do not fit.
     """
     like = None
     if options.like:

@@ -41,7 +41,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """What was drawn."""
+    """The members that were drawn."""
 
     clusters: int
     members: int

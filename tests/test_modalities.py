@@ -1,4 +1,4 @@
-"""What a row holds is known to embeddings, objectives and readers alone, and to nothing between."""
+"""Embeddings, objectives and readers alone know the kind of a row, and nothing between them."""
 
 import ast
 import pathlib

@@ -63,7 +63,7 @@ def cropped(
 ) -> UInt8[np.ndarray, "rows height width channels"]:
     """Returns a random crop of each picture, of its size again, and every second one mirrored.
 
-    A crop has `least` to all of the area; 1.0: none is cropped. Resized with bicubic filters.
+    A crop has `least` to all of the area; 1.0: no picture is cropped. Resized with bicubic filters.
     Source: torchvision, RandomResizedCrop, as MAE uses it.
     """
     result = pixels if least >= 1 else np.stack([_crop(it, rng, least) for it in pixels])

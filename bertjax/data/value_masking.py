@@ -47,8 +47,8 @@ def draw(
 
     `shown_values` are there if the hidden cells are exchanged for a value of the same position in
     another row of the training data, each by a draw of its own; a cell whose donor was not observed
-    stays as it is. round(share x observed positions) of a row are hidden, at least one. Of records
-    of pixels, it makes `values` and `observed` first, by `scaling`.
+    stays as it is. round(share x observed positions) of a row are hidden, at least one. From
+    pixels it makes `values` and `observed` first, by `scaling`.
     """
     if scaling is None:
         return _drawn(batch, rng, options, donors)

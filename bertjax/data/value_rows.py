@@ -39,7 +39,7 @@ def columns(record_set: records.RecordSet) -> dict[str, np.ndarray]:
 
 
 def as_arrays(record_set: records.RecordSet) -> list[np.ndarray]:
-    """Returns the values of each row [length, width], with nan where none was observed.
+    """Returns the values of each row [length, width], with nan where no value was observed.
 
     Raises:
       ValueError: as `columns`.

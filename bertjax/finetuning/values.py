@@ -34,8 +34,8 @@ class Labels:
     """The labels of records: their `kind`, and the names of classes or numbers.
 
     Numbers are stored less their `means` and over their `deviations`. A forecast has `horizon`
-    steps, scaled as the values are; the value of the same phase of the last `season` is the naive
-    forecast beside it, with 0 the last value. `width` is the number of values of a position.
+    steps, scaled as the values are; the naive forecast is the value of the same phase of the last
+    `season`, with 0 the last value. `width` is the number of values of a position.
     """
 
     kind: str
@@ -176,7 +176,7 @@ class Values(base.FinetuningTask):
 
 
 class ValueReader(base.Reader):
-    """Record directories; in `predict`, "values" [length][width] with null where none is there.
+    """Record directories; in `predict`, "values" [length][width] with null for a missing value.
 
     In Python they may be an array, with nan in place of null.
     """

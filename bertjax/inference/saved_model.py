@@ -37,7 +37,7 @@ PREDICTING = {"mlm_head", "lm_head", "value_head", "column_head", "replaced_head
 
 
 class _Reads:
-    """What a model reads: texts by its vocabulary, or values."""
+    """The vocabulary of a model that reads texts; one of values has none."""
 
     own_vocabulary: tokenizer.Tokenizer | None
 

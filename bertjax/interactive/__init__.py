@@ -86,7 +86,7 @@ class Model:
         """Returns `features` of the texts, a row each, and their `lengths` in tokens.
 
         None stands for what the model was trained with; the prompt is that of documents. In place
-        of texts, a model of values takes them [rows, length, width], nan where none was observed.
+        of texts, a model of values takes them [rows, length, width], nan for missing values.
 
         Raises:
           ValueError: as `encode.encode`, or for one text in place of a list.

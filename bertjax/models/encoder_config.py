@@ -120,7 +120,7 @@ class EncoderConfig:
     value_width: int = 0  # of embeddings "patches": the values of a position
     # Of embeddings "columns": 0 for each column of numbers, else its number of categories.
     columns: tuple[int, ...] = ()
-    # Of hidden positions: a learnt vector, "zeros" as values; "none": no encoder reads any.
+    # For hidden positions: a learnt vector, "zeros" as values; "none": they are not read.
     hidden_input: str = "vector"
     partial_patches: bool = True  # a patch may lack some values: learnt vectors stand for them
     normalized_rows: bool = False  # each row of patches to the mean 0 and the variance 1

@@ -1,4 +1,4 @@
-"""What a prediction of hidden values without a model would lose: the baselines beside its scores.
+"""Losses of predictions of hidden values without a model, which scores are compared with.
 
 The mean of what is shown of the row; and in rows whose values follow each other, the last value
 shown before, and the straight line between the last and the next one.

@@ -53,7 +53,7 @@ def reverse_complement(sequence: str, name: str) -> str:
     """Returns the other strand of a sequence of DNA or RNA, as DNA, in its reading direction.
 
     Raises:
-      ValueError: if a letter is no base; `name` is the sequence's in the message.
+      ValueError: if a letter is not a base; `name` is the sequence's in the message.
     """
     if others := {*sequence.upper()} - {*_BASES}:
         raise ValueError(

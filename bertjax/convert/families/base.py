@@ -179,8 +179,8 @@ class Family:
     `read`: maps the fields of other versions of config.json to those of `fields`.
     `restated`: fields to write in addition to those of `fields`, or instead of them.
     `pooling`: the field with the pooling of a classifier of sequences; "": it reads [CLS].
-    `constants`: tensors of the files that are no parameters, by their names; of the encoder's sizes
-      and of its decoder's, if it has one.
+    `constants`: tensors of the files that are not parameters, by name; it takes the sizes of the
+      encoder, and of the decoder if there is one.
     `decoder`: fields of config.json with the sizes of a decoder -> ours, and the defaults.
     `of_weights`: fields of EncoderConfig that no config.json has -> their values by the tensors.
     `languages`: the fields with the numbers of its languages by name, and with the names by number.

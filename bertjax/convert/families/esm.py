@@ -44,7 +44,7 @@ ESM2: dict[str, Any] = {
     "token_dropout": True,
     "emb_layer_norm_before": False,
 }
-# What a file without these fields means, as EsmConfig has it.
+# The values of EsmConfig, for a file without these fields.
 ESM1 = {"position_embedding_type": "absolute", "token_dropout": False}
 
 _BODY = "esm"

@@ -75,7 +75,7 @@ def in_patches(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields with the number of positions and of values of a patch.
 
     Raises:
-      ValueError: if the image is no square of patches.
+      ValueError: if the image is not a square of patches.
     """
     image, size, channels = (fields.get(name, default) for name, default in IMAGE.items())
     sides: list[Any] = [image, size]
