@@ -559,7 +559,8 @@ def _piece_splitter(options: Options) -> Callable[[str], Iterable[str]]:
     def split(chunk: str) -> Iterator[str]:
         text = f" {normalization.in_form(rules['normalization'], chunk)}"
         for _, (start, end) in cut(text):
-            yield text[start:end]
+            for first in range(start, end, vocabulary_entries.MAX_UNIT_CHARACTERS):
+                yield text[first : min(end, first + vocabulary_entries.MAX_UNIT_CHARACTERS)]
 
     return split
 

@@ -21,7 +21,8 @@ SPECIALS = (wordpiece.PAD, wordpiece.UNK, wordpiece.CLS, wordpiece.SEP, wordpiec
 ALPHABET_SIZE = 1000
 CHARACTER_COVERAGE = 0.9995
 MINIMUM_PAIR_FREQUENCY = 2
-# Text without white space is cut into units of this number of characters, for sentencepiece.
+# Text without white space is cut into units of this number of characters, for sentencepiece and
+# byte_bpe, whose trainer takes the square of a unit's length for each merge: DNA is one long word.
 MAX_UNIT_CHARACTERS = 1000
 
 # The sums that sentencepiece makes depend on the number of threads that share them, so this is

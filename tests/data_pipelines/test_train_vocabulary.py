@@ -11,7 +11,13 @@ import unicodedata
 import pytest
 
 from bertjax.data import directories, tokenizer
-from data_pipelines import coverage, progress, train_vocabulary, unit_counts
+from data_pipelines import (
+    coverage,
+    progress,
+    train_vocabulary,
+    unit_counts,
+    vocabulary_entries,
+)
 from tests.data import test_normalization
 
 
@@ -139,6 +145,17 @@ def test_an_existing_vocabulary_is_replaced_whole_and_only_if_asked_for(text_fil
 def test_byte_bpe_merges_the_most_frequent_pair_first():
     made = trained(["ab ab ab ab ab cd cd"], kind="byte_bpe", size=280)
     assert [made.decode([token_id]) for token_id in made.encode(" ab cd")] == [" ab", " cd"]
+
+
+def test_byte_bpe_trains_on_pieces_of_a_word_without_end():
+    longest = vocabulary_entries.MAX_UNIT_CHARACTERS
+    dna = "ACGTTGCA" * longest
+    chosen = train_vocabulary.Options(input="", output="", kind="byte_bpe")
+    units = [*train_vocabulary.TRAINERS["byte_bpe"].splitter(chosen)(f"{dna} of DNA")]
+    assert {len(unit) for unit in units[:-3]} == {longest}
+    assert "".join(units) == f" {dna} of DNA" and units[-2:] == [" of", " DNA"]
+    made = trained([dna], kind="byte_bpe", size=280)
+    assert made.decode(made.encode(dna)) == dna and len(made.encode(dna)) <= len(dna) / 8
 
 
 TRAINING = """
