@@ -27,11 +27,11 @@ SIZES = models.EncoderConfig(
     **{"embeddings": "patches", "value_width": PATCH, "hidden_input": "zeros"},
     **{"normalized_rows": True, "partial_patches": False},
 )
-# Windows of 512 steps in 42 patches of 12, as the recipe's, at half the width.
+# Windows of 42 patches of 12, as those of the recipe.
 WINDOWS = dataclasses.replace(
     SIZES,
-    **{"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 16},
-    **{"intermediate_size": 256, "max_position_embeddings": 42, "value_width": 12},
+    **{"hidden_size": 32, "num_attention_heads": 8, "intermediate_size": 64},
+    **{"max_position_embeddings": 42, "value_width": 12},
 )
 
 
@@ -145,13 +145,12 @@ def walks(rng):
 
 
 def seasons(rng):
-    """Returns days and weeks of hours, of other sizes and starts in each row, with some noise."""
-    time = np.arange(42 * 12)[None]
-    starts, sizes = rng.uniform(0, 2 * np.pi, (2, 32, 1)), rng.uniform(0.2, 2.0, (3, 32, 1))
-    series = sizes[0] * np.sin(2 * np.pi * time / 24 + starts[0])
-    series += sizes[1] * np.sin(2 * np.pi * time / 168 + starts[1])
-    series += 0.2 * sizes[2] * rng.normal(size=series.shape)
-    return series.astype(np.float32).reshape(32, 42, 12)
+    """Returns days and weeks of hours with some noise, of other sizes in each row."""
+    time = 2 * np.pi * np.arange(42 * 12)[None]
+    sizes = rng.uniform(0.2, 2.0, (3, 16, 1))
+    series = sizes[0] * np.sin(time / 24) + sizes[1] * np.sin(time / 168)
+    series += 0.1 * sizes[2] * rng.normal(size=series.shape)
+    return series.astype(np.float32).reshape(16, 42, 12)
 
 
 def test_fifty_updates_have_the_losses_of_torch(monkeypatch):
@@ -168,4 +167,4 @@ def test_fifty_updates_of_whole_windows_have_the_losses_of_torch(monkeypatch):
     batches = [masked(seasons(rng), rng) for _ in range(UPDATES)]
     found, expected = losses_of_updates(WINDOWS, batches, monkeypatch)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
-    assert found[-1] < 0.8 * found[0]
+    assert found[-1] < found[0] - 0.05
