@@ -251,6 +251,11 @@ def faults(config: Any) -> Iterator[str]:
             f"config.model.embeddings is {model.embeddings!r}; the objective masked_values "
             "predicts values: set it to 'patches' or 'columns'"
         )
+    if model.hidden_input == "none":
+        yield (
+            "config.model.hidden_input is 'none', with which the encoder of the objective "
+            "masked_values reads what it is to predict: set it to 'vector' or 'zeros'"
+        )
     if options.masking != "dynamic":
         yield (
             f"config.pretraining.masking is {options.masking!r}; values are hidden as they are "

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bertjax import models
+from bertjax import models, recipes
 from bertjax.data import value_masking
 from bertjax.models import values
 from bertjax.tasks import masked_values
@@ -271,3 +271,12 @@ def test_computed_places_are_their_definitions():
             np.testing.assert_allclose(grid[1 + 3 * row + column], by_hand, atol=1e-6)
     with pytest.raises(ValueError, match="the input has 8 positions"):
         values.sines_of_grid(8, 8)
+
+
+def test_a_model_of_masked_autoencoders_must_hide_values_from_this_objective():
+    config = recipes.load("mae:mini")
+    config.pretraining.objective = "masked_values"
+    (fault,) = masked_values.faults(config)
+    assert "hidden_input is 'none'" in fault and "'vector'" in fault
+    config.model.hidden_input = "vector"
+    assert not list(masked_values.faults(config))
