@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pyarrow.compute
+from absl import logging
 from pyarrow import csv, parquet
 
 from bertjax.data import foreign_files
+
+LONGER_STEP = 1.5  # times the median step: months have 28 to 31 days
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +31,7 @@ def read(path: str) -> pyarrow.Table:
 
     Raises:
       FileNotFoundError: if there is none.
-      ValueError: if it cannot be read, or two columns have one name.
+      ValueError: if it cannot be read, has no rows, or two columns have one name.
     """
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path} does not exist")
@@ -40,6 +43,8 @@ def read(path: str) -> pyarrow.Table:
     names = table.column_names
     if len(set(names)) < len(names):
         raise ValueError(f"{path} has two columns of one name: {', '.join(names)}")
+    if not len(table):
+        raise ValueError(f"{path} has no rows under its header, {', '.join(names)}")
     return table
 
 
@@ -48,13 +53,13 @@ def read_numbers(path: str, *, time_column: str = "", columns: str = "") -> Numb
 
     Raises:
       FileNotFoundError: if there is none.
-      ValueError: if a column is missing or holds no numbers, or times do not rise.
+      ValueError: if a column is missing or holds no numbers, or times are none, or do not rise.
     """
     if path.endswith(".npy"):
         return _of_array(path)
     table = read(path)
     if time_column:
-        _check_rises(path, column(table, time_column, path, "--time_column"), time_column)
+        _check_times(path, column(table, time_column, path, "--time_column"), time_column)
     is_number = {
         field.name: pyarrow.types.is_integer(field.type) or pyarrow.types.is_floating(field.type)
         for field in table.schema
@@ -134,14 +139,32 @@ def column(table: pyarrow.Table, name: str, path: str, option: str) -> Any:
     return table.column(name)
 
 
-def _check_rises(path: str, times: pyarrow.ChunkedArray, name: str) -> None:
+def _check_times(path: str, times: pyarrow.ChunkedArray, name: str) -> None:
+    """Checks that times rise, and warns of steps that are longer than most."""
+    kind = times.type
+    if pyarrow.types.is_date(kind):
+        times = times.cast(pyarrow.timestamp("s"))
+    elif pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind):
+        times = times.cast(pyarrow.float64())
+    elif not pyarrow.types.is_timestamp(kind):
+        raise ValueError(
+            f"the column {name!r} of {path} holds {kind}; times must be numbers, or dates such as "
+            "2026-01-31 12:00. Without --time_column rows are taken in their order"
+        )
     if times.null_count:
         raise ValueError(f"the column {name!r} of {path} has {times.null_count:,} empty cells")
-    before, after = times.slice(0, len(times) - 1), times.slice(1)
-    falls = pyarrow.compute.less_equal(after, before).to_numpy(zero_copy_only=False)
-    if falls.any():
-        row = int(np.flatnonzero(falls)[0]) + 2
+    steps = np.diff(times.to_numpy())
+    if (falls := np.flatnonzero(steps <= np.zeros((), steps.dtype))).size:
         raise ValueError(
-            f"the column {name!r} of {path} does not rise at row {row}: sort the file by it, and "
-            "keep series of several things in a column each"
+            f"the column {name!r} of {path} does not rise at row {falls[0] + 2}: sort the file by "
+            "it, and keep series of several things in a column each"
         )
+    usual = np.median(steps.astype(np.float64))
+    if (longer := np.flatnonzero(steps.astype(np.float64) > LONGER_STEP * usual)).size:
+        at = longer[0]
+        logging.warning(
+            "In the column %r of %s, %s of %s steps are longer than most, the first from row %d "
+            "(%s) to the next (%s). Windows go across them as if no time was missing; add rows "
+            "with empty cells there",
+            name, path, f"{longer.size:,}", f"{steps.size:,}", at + 1, times[at], times[at + 1],
+        )  # fmt: skip

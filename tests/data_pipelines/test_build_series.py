@@ -128,6 +128,12 @@ def test_times_that_do_not_rise_and_files_that_are_none_are_named(tmp_path, seri
     (tmp_path / "s.csv").write_text("\n".join([*lines[:5], lines[3], *lines[5:]]))
     with pytest.raises(ValueError, match="'date' of .* does not rise at row 5: sort the file"):
         build_series.build(options(path, tmp_path / "r"))
+    (tmp_path / "s.csv").write_text("\n".join(lines).replace("2020-01-01", "01.01.2020"))
+    with pytest.raises(ValueError, match="'date' of .* holds string; times must be numbers, or"):
+        build_series.build(options(path, tmp_path / "r"))
+    (tmp_path / "s.csv").write_text(lines[0] + "\n")
+    with pytest.raises(ValueError, match="has no rows under its header, date, a, b, c, note"):
+        build_series.build(options(path, tmp_path / "r"))
     (tmp_path / "s.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(ValueError, match="cannot be read as a table"):
         build_series.build(options(str(tmp_path / "s.parquet"), tmp_path / "r"))
@@ -136,6 +142,25 @@ def test_times_that_do_not_rise_and_files_that_are_none_are_named(tmp_path, seri
     np.save(tmp_path / "o.npy", np.array([{}, 1]))
     with pytest.raises(ValueError, match="not a plain array"):
         build_series.build(options(str(tmp_path / "o.npy"), tmp_path / "r"))
+
+
+def test_a_gap_in_time_is_warned_of_and_months_of_other_lengths_are_not(tmp_path, caplog):
+    def times_of(path, times):
+        path.write_text("\n".join(["t,a", *(f"{it},{at}" for at, it in enumerate(times))]))
+        caplog.clear()
+        value_tables.read_numbers(str(path), time_column="t")
+        return caplog.text
+
+    months = [f"{year}-{month:02d}-01" for year in (2020, 2021) for month in range(1, 13)]
+    assert not times_of(tmp_path / "months.csv", months)
+    del months[5]
+    assert "1 of 22 steps are longer than most, the first from row 5 (2020-05-01" in times_of(
+        tmp_path / "gap.csv", months
+    )
+    assert not times_of(tmp_path / "n.csv", range(3, 30, 3))
+    assert "from row 9 (27.0) to the next (90.0)" in times_of(
+        tmp_path / "n.csv", [*range(3, 30, 3), 90]
+    )
 
 
 def test_shares_add_up_to_all_rows():
