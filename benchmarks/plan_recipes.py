@@ -136,8 +136,6 @@ SETTINGS = {
     "tables:values": of_values("v5e-1", 13_209, "California", HOUSING, length=9),
     "tables:mini": of_values("v5e-1", 13_209, "California", HOUSING, length=9),
     "mae:base": of_values("v5e-64", 1_281_167, "ImageNet", {"model.value_width": 768}),
-    "mae:large": of_values("v5e-64", 1_281_167, "ImageNet", {"model.value_width": 768}),
-    "mae:huge": of_values("v5e-256", 1_281_167, "ImageNet", {"model.value_width": 588}),
     "mae:mini": of_values("v5e-1", 6_800, "digits", {"model.value_width": 16}, length=50),
     "values": of_values("v5e-1", 10_000, "PatchTST", PATCHES),
     "classification": examples(10_000),

@@ -186,6 +186,8 @@ def build(options: Options) -> dict[str, records.Manifest]:
                 "The part %s has categories that the training part has not, which become %s: %s",
                 part, UNKNOWN, ", ".join(f"{name} {share:.2%}" for name, share in unseen.items()),
             )  # fmt: skip
+        if number:
+            _warn_of_copies(part, values, encoded[is_training])
         manifests[part] = value_records.write(
             epath.Path(options.output) / part,
             Cells(values, None if labels is None else labels[parts == number]),
@@ -196,6 +198,17 @@ def build(options: Options) -> dict[str, records.Manifest]:
             overwrite=options.overwrite,
         )
     return manifests
+
+
+def _warn_of_copies(part: str, values: np.ndarray, training: np.ndarray) -> None:
+    """Warns if a part has rows with the cells of training rows, which a model may have by heart."""
+    known = {row.tobytes() for row in training}
+    if copies := sum(row.tobytes() in known for row in values):
+        logging.warning(
+            "%s of the %s rows of the part %s have all cells of a training row. If they are "
+            "copies, drop them from the table, or keep them in one part with --group_column",
+            f"{copies:,}", f"{len(values):,}", part,
+        )  # fmt: skip
 
 
 def _build_like(options: Options) -> records.Manifest:

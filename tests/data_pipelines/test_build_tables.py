@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import re
 
 import numpy as np
 import pyarrow
@@ -53,6 +54,18 @@ def rows_of(directory):
         name: np.concatenate([it[name][at] for it, at in zip(batches, kept, strict=True)])[..., 0]
         for name in ("values", "observed")
     }, record_set.manifest
+
+
+def test_copies_of_training_rows_in_other_parts_are_warned_of(tmp_path, table, caplog):
+    build_tables.build(options(write(tmp_path / "t.parquet", table), tmp_path / "r"))
+    assert "a training row" not in caplog.text
+    twice = {name: [*cells[:250], *cells[:50]] for name, cells in table.items()}
+    build_tables.build(options(write(tmp_path / "t.parquet", twice), tmp_path / "again"))
+    said = [it for it in caplog.messages if "rows of the part" in it]
+    assert [re.sub(r"\d+", "N", it)[:32] for it in said] == [
+        "N of the N rows of the part held", "N of the N rows of the part test"
+    ]  # fmt: skip
+    assert all("have all cells of a training row. If they are copies, drop" in it for it in said)
 
 
 def test_numbers_are_scaled_and_texts_numbered_by_the_training_part(tmp_path, table):
