@@ -30,5 +30,5 @@ for horizon in $horizons; do
     --config.finetuning.train_file="$records/train" --config.finetuning.eval_file="$records/heldout" \
     --config.finetuning.num_epochs=20 ${PROBE:-}
   python -m bertjax.evaluate --checkpoint="$out/probe_$horizon" --data="$records/test" \
-    | tee "$out/test_$horizon.json"
+    | tee "$out/test_$horizon.txt"
 done
