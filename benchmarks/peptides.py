@@ -1,4 +1,4 @@
-r"""Peptides that are antimicrobial or not: our encoder's features beside counts and descriptors.
+r"""Peptides that are antimicrobial or not: features of our encoder, counts, descriptors.
 
     python benchmarks/peptides.py --peptides=amp_or_not.csv --encoders=RUN,OTHER_RUN
 
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from absl import app, flags
-from modlamp import descriptors
+from modlamp import descriptors  # pyright: ignore[reportMissingImports]
 from sklearn import linear_model, model_selection, pipeline, preprocessing
 
 import bertjax

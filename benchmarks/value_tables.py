@@ -118,7 +118,7 @@ def score(metric: str, labels: np.ndarray, outputs: np.ndarray) -> float:
 
 def catboost(parts: Mapping[str, Any], metric: str, seed: int) -> dict[str, float]:
     """Returns the scores of up to 4,000 trees of CatBoost's depth; the heldout part stops them."""
-    import catboost as library
+    import catboost as library  # pyright: ignore[reportMissingImports]
 
     categories = [*parts["train"][0].select_dtypes(exclude="number")]
     kind = library.CatBoostRegressor if metric == "rmse" else library.CatBoostClassifier
@@ -139,7 +139,7 @@ def ft_transformer(parts: Mapping[str, Any], metric: str, seed: int) -> dict[str
     Numbers are normal quantiles, 0 where there is none. It stops after 16 epochs without a better
     score of the heldout part, and is scored as it was best.
     """
-    import rtdl_revisiting_models as rtdl
+    import rtdl_revisiting_models as rtdl  # pyright: ignore[reportMissingImports]
     import torch
     from torch.nn import functional
 
@@ -184,7 +184,7 @@ def ft_transformer(parts: Mapping[str, Any], metric: str, seed: int) -> dict[str
 
 
 def _tensors(features: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """Returns (numbers, codes or None) of each part, and how many codes each category has."""
+    """Returns (numbers, codes or None) of each part, and the number of codes of each category."""
     import torch
     from sklearn import preprocessing
 

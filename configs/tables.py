@@ -43,7 +43,7 @@ def get_config(size: str = "replaced") -> ml_collections.ConfigDict:
         **{"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2},
         **{"layer": "pre_norm", "layer_norm_eps": 1e-5, "type_vocab_size": 0},
         **{"embeddings": "columns", "position_embedding": "none"},
-        # Theirs are uniform within 1 / sqrt(width). With 0.02 replaced cells are learnt more slowly.
+        # Theirs are uniform within 1 / sqrt(width); 0.02 learns replaced cells more slowly.
         **{"initializer_range": 0.04},
     )
     config.pretraining.update(
