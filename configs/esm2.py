@@ -7,7 +7,12 @@ for a laptop. docs/families.md says how to make the records, and what differs.
 Command:   python -m bertjax.train --config=configs/esm2.py:8m --workdir=DIR \
                --config.data.train_dir=train_1024
 Hardware:  any mesh; --config.mesh.data=-1 takes all devices (mini: 2).
-Planned:   not yet.
+Planned:   8m: 126 h on v5e-16, in 16 micro-batches: $2,415, spot $493 (2026-11-27)
+           35m: 280 h on v5e-16, in 32 micro-batches: $5,368, spot $1,096 (2026-11-27)
+           150m: 70.3 h on v5e-64: $5,397, spot $1,102 (2026-11-27)
+           650m: 41.6 h on v5e-256: $12,786, spot $2,611 (2026-11-27)
+           3b: 198 h on v5e-256, in 4 micro-batches: $60,905, spot $12,435 (2026-11-27)
+           mini: 1.8 s on v5e-1: under $0.01, spot under $0.01 (2026-11-27)
 Time:      not yet measured.
 Result:    not yet measured.
 """

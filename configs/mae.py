@@ -6,7 +6,8 @@ predicts the others: 112 M parameters. mini is for digits on a laptop.
 Command:   python -m bertjax.train --config=configs/mae.py:base --workdir=DIR \
                --config.data.train_dir=records/train --config.data.eval_dir=records/heldout
 Hardware:  any mesh; --config.mesh.data=-1 takes all devices (mini: 2).
-Planned:   not yet.
+Planned:   base: 4.8 h on v5e-64, 1,281,167 rows of ImageNet: $368, spot $75 (2026-11-27)
+           mini: 2.5 s on v5e-1, 6,800 rows of digits: under $0.01, spot under $0.01 (2026-11-27)
 Time:      not yet measured.
 Result:    not yet measured.
 """
