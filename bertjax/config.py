@@ -166,8 +166,9 @@ def _model() -> ml_collections.ConfigDict:
     model.pooler = "dense"
     model.pooler_act = "tanh"  # of the pooler: tanh | gelu (erf) | gelu_tanh | relu | silu
     model.mlm_transform = True  # False: the masked-token head is the words' table and a bias (XLM)
-    model.initializer = "truncated_normal"  # of kernels and embeddings: truncated_normal | normal
-    model.initializer_range = 0.02  # its sigma
+    # Of kernels and embeddings: truncated_normal | normal | xavier_uniform (embeddings normal)
+    model.initializer = "truncated_normal"
+    model.initializer_range = 0.02  # its sigma; xavier_uniform: of embeddings alone
     model.depth_scaled_init = False  # True: / sqrt(2 x layers) for kernels before a residual
     model.layer_norm_eps = 1e-12  # added to the variance
     model.dtype = "auto"  # of matrix products; auto: float32 on CPU, bfloat16 elsewhere

@@ -28,8 +28,8 @@ SIZES = {
         **{"schedule.peak_learning_rate": 1e-3, "schedule.warmup_steps": 100},
         "pretraining.flips": False,
         "pretraining.least_crop": 1.0,
-        # With 0.02 the few pixels of a small patch are drowned by its place.
-        "model.initializer_range": 0.1,
+        # Patches of a few values are drowned by their places with 0.02, and Xavier learns less.
+        **{"model.initializer": "truncated_normal", "model.initializer_range": 0.1},
     },
 }
 
@@ -46,7 +46,7 @@ def get_config(size: str = "base") -> ml_collections.ConfigDict:
         **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
         **{"layer": "full_pre_norm", "layer_norm_eps": 1e-6, "type_vocab_size": 0},
         **{"embeddings": "patches", "position_embedding": "sines_of_grid"},
-        **{"hidden_input": "none", "partial_patches": False},
+        **{"hidden_input": "none", "partial_patches": False, "initializer": "xavier_uniform"},
         **{"max_position_embeddings": 197},
     )
     config.pretraining.update(

@@ -60,7 +60,7 @@ class LearntEmbeddings(nnx.Module):
         def table(
             rows: int, *, has_padding: bool = False, kind: type[nnx.Embed] = nnx.Embed
         ) -> nnx.Embed:
-            init = layers.INITIALIZERS[config.initializer](config.initializer_range)
+            init = layers.EMBEDDING_INITIALIZERS[config.initializer](config.initializer_range)
             init = layers.with_zero_row(init, offset - 1) if has_padding else init
             return kind(rows, width, embedding_init=init, rngs=rngs)
 
@@ -154,7 +154,7 @@ class TokenDropoutEmbeddings(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        init = layers.INITIALIZERS[config.initializer](config.initializer_range)
+        init = layers.EMBEDDING_INITIALIZERS[config.initializer](config.initializer_range)
         self.word = WordEmbeddings(
             config.vocab_size, config.hidden_size, embedding_init=init, rngs=rngs
         )

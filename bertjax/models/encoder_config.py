@@ -102,7 +102,7 @@ class EncoderConfig:
     type_vocab_size: int = 2  # segments; 0: no segment embeddings, 1: one for all tokens
     language_embeddings: int = 0  # languages with an embedding each, as in XLM; 0: none
     initializer: str = "truncated_normal"  # of kernels and embeddings
-    initializer_range: float = 0.02  # its standard deviation
+    initializer_range: float = 0.02  # its standard deviation; xavier_uniform: of embeddings alone
     # Divides it by sqrt(2 num_hidden_layers) for kernels before a residual, as Megatron-LM.
     depth_scaled_init: bool = False
     norm: str = "layer_norm"

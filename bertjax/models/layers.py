@@ -50,11 +50,24 @@ def normal(stddev: float) -> nnx.Initializer:
     return init
 
 
-# Name -> the initializer of kernels and embeddings with a standard deviation.
+@functools.cache
+def xavier_uniform(stddev: float) -> nnx.Initializer:
+    """Returns an initializer of kernels by their sizes; `stddev` is of embeddings alone.
+
+    Sources: Glorot and Bengio 2010, equation 16; facebookresearch/mae, models_mae.py,
+    initialize_weights.
+    """
+    del stddev
+    return nnx.initializers.glorot_uniform()
+
+
+# Name -> the initializer of kernels with a standard deviation, and that of embeddings.
 INITIALIZERS: dict[str, Callable[[float], nnx.Initializer]] = {
     "truncated_normal": truncated_normal,
     "normal": normal,
+    "xavier_uniform": xavier_uniform,
 }
+EMBEDDING_INITIALIZERS = INITIALIZERS | {"xavier_uniform": normal}
 
 
 def with_zero_row(init: nnx.Initializer, row: int) -> nnx.Initializer:

@@ -35,7 +35,7 @@ class PatchEmbeddings(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        draw = layers.INITIALIZERS[config.initializer](config.initializer_range)
+        draw = layers.EMBEDDING_INITIALIZERS[config.initializer](config.initializer_range)
         width, hidden = config.value_width, config.hidden_size
         self.patches = parts.dense(config, width, hidden, rngs=rngs)
         self.has_partial = config.partial_patches
@@ -104,7 +104,7 @@ class ColumnEmbeddings(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        draw = layers.INITIALIZERS[config.initializer](config.initializer_range)
+        draw = layers.EMBEDDING_INITIALIZERS[config.initializer](config.initializer_range)
         columns, hidden = len(config.columns), config.hidden_size
 
         def table(rows: int) -> nnx.Embed:

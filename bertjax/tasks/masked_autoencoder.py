@@ -23,7 +23,7 @@ class DecoderInputs(nnx.Module):
     """States of visible positions in the decoder's width, a learnt vector elsewhere, and places."""
 
     def __init__(self, width: int, config: encoder.EncoderConfig, *, rngs: nnx.Rngs):
-        draw = layers.INITIALIZERS[config.initializer](config.initializer_range)
+        draw = layers.EMBEDDING_INITIALIZERS[config.initializer](config.initializer_range)
         self.projection = parts.dense(config, width, config.hidden_size, rngs=rngs)
         self.mask = nnx.Embed(1, config.hidden_size, embedding_init=draw, rngs=rngs)
         self.positions = config.position_embedding

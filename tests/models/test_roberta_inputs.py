@@ -103,3 +103,12 @@ def test_weights_begin_as_the_config_says():
             assert (np.abs(values).max() <= 0.04) == is_truncated
             # Of a normal distribution cut at two sigmas the deviation is 0.88 of its own.
             assert values.std() == pytest.approx(0.02 * (0.88 if is_truncated else 1), rel=0.02)
+    by_size = dataclasses.replace(wide, initializer="xavier_uniform")
+    made = models.make_encoder(by_size, rngs=nnx.Rngs(1))
+    kernels = (made.layers[0].intermediate.kernel, made.layers[0].attention.query.kernel)
+    for leaf in kernels:  # uniform within the root of 6 over both sizes
+        values = np.asarray(leaf[...])
+        bound = np.sqrt(6 / sum(values.shape))
+        assert 0.98 * bound < np.abs(values).max() <= bound
+        assert values.std() == pytest.approx(bound / np.sqrt(3), rel=0.02)
+    assert np.asarray(made.embeddings.word.embedding[...]).std() == pytest.approx(0.02, rel=0.05)
