@@ -6,7 +6,7 @@ predicts the others: 112 M parameters. mini is for digits on a laptop.
 Command:   python -m bertjax.train --config=configs/mae.py:base --workdir=DIR \
                --config.data.train_dir=records/train --config.data.eval_dir=records/heldout
 Hardware:  any mesh; --config.mesh.data=-1 takes all devices (mini: 2).
-Planned:   base: 4.8 h on v5e-64, 1,281,167 rows of ImageNet: $368, spot $75 (2026-11-27)
+Planned:   base: 5.8 h on v5e-64, 1,281,167 rows of ImageNet: $445, spot $91 (2026-11-27)
            mini: 2.5 s on v5e-1, 6,800 rows of digits: under $0.01, spot under $0.01 (2026-11-27)
 Time:      not yet measured.
 Result:    not yet measured.
@@ -47,7 +47,8 @@ def get_config(size: str = "base") -> ml_collections.ConfigDict:
         **{"layer": "full_pre_norm", "layer_norm_eps": 1e-6, "type_vocab_size": 0},
         **{"embeddings": "patches", "position_embedding": "sines_of_grid"},
         **{"hidden_input": "none", "partial_patches": False, "initializer": "xavier_uniform"},
-        **{"max_position_embeddings": 197},
+        # The kernels would fill up the decoder's 197 positions to 256.
+        **{"max_position_embeddings": 197, "attention": "xla"},
     )
     config.pretraining.update(
         **{"objective": "masked_autoencoder", "pair_loss": "none", "masking": "dynamic"},

@@ -17,7 +17,6 @@ from bertjax.plan import compiled, hlo
 from bertjax.training import config_faults, planned, program, schedules
 from tests import conftest
 
-recipe = recipes.load
 FAST = ("smoke", "quickstart")
 # One size of each recipe, and the sizes with other widths of heads.
 SLOW = (
@@ -26,7 +25,16 @@ SLOW = (
     *("esm2:8m", "esm2:35m", "esm2:150m", "esm2:650m"),
     *("modern_mini", "babylm:mini", "modernbert:base", "ettin:17m"),
     *("classification", "conll", "glue", "embeddings", "squad", "swag"),
+    *("patchtst:base", "tables:replaced", "tables:mini", "mae:base", "mae:mini", "values"),
 )
+
+
+def recipe(name):
+    """A recipe with the sizes of values that records would say."""
+    config, setting = recipes.load(name), plan_recipes.SETTINGS[name]
+    if name.partition(":")[0] in ("patchtst", "tables", "mae", "values"):
+        config.update_from_flattened_dict(setting.options)
+    return config
 
 
 def built(config, platform="cpu", devices=1):
