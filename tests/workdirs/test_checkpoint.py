@@ -426,6 +426,10 @@ def test_a_state_donated_right_after_save_is_saved_as_it_was(tmp_path):
         shutil.rmtree(tmp_path / checkpoint.DIRECTORY / str(step))
 
 
+# Arrays that are written together may lie in files of any size; a kernel of 32 x 64 is in one file.
+SMALLER_THAN_A_KERNEL = 6_000
+
+
 @contextlib.contextmanager
 def no_file_larger_than(size):
     """Makes the kernel refuse writes beyond `size` bytes of a file, as a full disk does."""
@@ -442,7 +446,7 @@ def test_a_save_that_the_disk_refuses_names_directory_and_last_good_step(tmp_pat
     with (
         pytest.raises(checkpoint.CheckpointError) as caught,
         checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer,
-        no_file_larger_than(30_000),
+        no_file_larger_than(SMALLER_THAN_A_KERNEL),
     ):
         checkpointer.save(on_devices(trained, 6), META)
         checkpointer.wait()
@@ -461,7 +465,7 @@ def test_a_save_that_failed_in_the_background_is_reported_by_the_next(tmp_path, 
     with (
         pytest.raises(checkpoint.CheckpointError, match="there is no earlier one"),
         checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer,
-        no_file_larger_than(30_000),
+        no_file_larger_than(SMALLER_THAN_A_KERNEL),
     ):
         checkpointer.save(on_devices(trained, 4), META)
         checkpointer.save(on_devices(trained, 6), META)
@@ -474,7 +478,7 @@ def test_leaving_the_block_reports_a_save_that_failed_and_hides_no_other_error(
     for error, words in ((None, "could not be written"), (KeyboardInterrupt, "^$")):
         with (
             pytest.raises(error or checkpoint.CheckpointError, match=words),
-            no_file_larger_than(30_000),
+            no_file_larger_than(SMALLER_THAN_A_KERNEL),
             checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer,
         ):
             checkpointer.save(on_devices(trained, 4), META)
