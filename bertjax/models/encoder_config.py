@@ -119,7 +119,7 @@ class EncoderConfig:
     rotary_angles: str = "exact"  # "float16": rounded to it, as the released ESM-2 has them
     value_width: int = 0  # of embeddings "patches": the values of a position
     # Of embeddings "columns": 0 for each column of numbers, else its number of categories.
-    columns: tuple[int, ...] = ()
+    columns: Sequence[int] = ()  # kept as a tuple
     # For hidden positions: a learnt vector, "zeros" as values; "none": they are not read.
     hidden_input: str = "vector"
     partial_patches: bool = True  # a patch may lack some values: learnt vectors stand for them
