@@ -11,6 +11,9 @@ finetuned runs of benchmarks/tables.sh.
 Source: puhsu/tabular-dl-pretrain-objectives, bin/datasets.py.
 """
 
+# The peers are in an environment of their own.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import argparse
@@ -118,7 +121,7 @@ def score(metric: str, labels: np.ndarray, outputs: np.ndarray) -> float:
 
 def catboost(parts: Mapping[str, Any], metric: str, seed: int) -> dict[str, float]:
     """Returns the scores of up to 4,000 trees of CatBoost's depth; the heldout part stops them."""
-    import catboost as library  # pyright: ignore[reportMissingImports]
+    import catboost as library
 
     categories = [*parts["train"][0].select_dtypes(exclude="number")]
     kind = library.CatBoostRegressor if metric == "rmse" else library.CatBoostClassifier
@@ -139,7 +142,7 @@ def ft_transformer(parts: Mapping[str, Any], metric: str, seed: int) -> dict[str
     Numbers are normal quantiles, 0 where there is none. It stops after 16 epochs without a better
     score of the heldout part, and is scored as it was best.
     """
-    import rtdl_revisiting_models as rtdl  # pyright: ignore[reportMissingImports]
+    import rtdl_revisiting_models as rtdl
     import torch
     from torch.nn import functional
 
