@@ -37,7 +37,7 @@ from bertjax.data import (
 )
 from bertjax.data import records as records_lib
 from bertjax.finetuning import base as kinds
-from bertjax.finetuning import batches, example_files, feature_sets
+from bertjax.finetuning import batches, example_files, feature_sets, values
 from bertjax.tasks import prediction
 
 # The number of batches that are read ahead and sorted by length, so that few tokens are padding.
@@ -238,7 +238,9 @@ def main(argv: list[str]) -> None:
     given = text_encodings.as_utf8(sys.stdin.buffer, options.encoding, "standard input")
     lines = read_lines(given)
     if options.records is not None:
-        lines = ({"values": it} for it in value_rows.as_arrays(records_lib.open(options.records)))
+        record_set = records_lib.open(options.records)
+        values.check_meaning(model.options, record_set)
+        lines = ({"values": it} for it in value_rows.as_arrays(record_set))
     elif options.delimiter:
         encoding = {"encoding": options.encoding, "encoding_option": "--encoding"}
         rules = tables.Rules(delimiter=options.delimiter, **encoding)

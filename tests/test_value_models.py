@@ -1,5 +1,6 @@
 """Models of values answer records, arrays and lines alike, and refuse what is not theirs."""
 
+import dataclasses
 import io
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 import bertjax
 from bertjax import evaluate, inference, train
 from bertjax.data import records, value_rows
+from bertjax.finetuning import values
 from tests import programs, small_values
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
@@ -89,5 +91,23 @@ def test_a_model_of_texts_reads_no_values(tmp_path):
 
 def test_labels_of_other_records_are_compared(tuned, tmp_path):
     small_values.write(tmp_path / "waves", "patches", rows=8)
-    with pytest.raises(ValueError, match="build both with the same options"):
+    with pytest.raises(ValueError, match="build both in one call, or these with --like"):
         evaluate.evaluate_checkpoint(tuned / "tuned", str(tmp_path / "waves"), batch_size=8)
+
+
+def test_records_of_another_scaling_are_refused_in_place_of_misread(tuned, tmp_path):
+    small_values.write(tmp_path / "other", "cells", rows=8)
+    manifest = records.Manifest.load(tmp_path / "other")
+    columns = [{**it, "mean": 3.0} for it in manifest.statistics["columns"]]
+    statistics = {**manifest.statistics, "columns": columns}
+    dataclasses.replace(manifest, statistics=statistics).save(tmp_path / "other")
+    with pytest.raises(ValueError, match="labels or the scaling of .*other.* with --like"):
+        evaluate.evaluate_checkpoint(tuned / "tuned", str(tmp_path / "other"), batch_size=8)
+    model = inference.load_finetuned(tuned / "tuned")
+    with pytest.raises(ValueError, match="scaling of .*other are not those of the training set"):
+        values.check_meaning(model.options, records.open(tmp_path / "other"))
+    values.check_meaning(model.options, records.open(tuned / "train"))
+    config = small_values.make_config("cells", tuned / "train")
+    config.data.eval_dir = str(tmp_path / "other")
+    with pytest.raises(ValueError, match="columns, channels or scaling are not those of .*train"):
+        train.train(config, tmp_path / "run")

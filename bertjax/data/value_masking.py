@@ -8,6 +8,8 @@ values is hidden.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -16,6 +18,8 @@ from jaxtyping import Float, Int
 from bertjax.data import masking, pictures, records
 
 DONORS_FILE = "donors.npz"
+# Statistics of a manifest that say what a value means.
+MEANINGS = ("columns", "channels", "patch", "channel_means", "channel_deviations")
 # Training values of every position, drawn from in place of hidden ones: [rows, length, width], and
 # which of them were observed.
 Donors = tuple[Float[np.ndarray, "rows length width"], Int[np.ndarray, "rows length width"]]
@@ -124,6 +128,12 @@ def features(manifest: records.Manifest) -> records.Features:
     channels = manifest.features[records.PIXELS_FEATURE].shape[-1]
     others = {k: v for k, v in manifest.features.items() if k != records.PIXELS_FEATURE}
     return {**others, **records.value_features(scaling.patch**2 * int(channels))}
+
+
+def meaning(manifest: records.Manifest) -> str:
+    """Returns a hash of what values mean: columns or channels, and their scaling."""
+    said = {name: manifest.statistics.get(name) for name in MEANINGS}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def drawer(

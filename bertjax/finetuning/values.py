@@ -35,7 +35,8 @@ class Labels:
 
     Numbers are stored less their `means` and over their `deviations`. A forecast has `horizon`
     steps, scaled as the values are; the naive forecast is the value of the same phase of the last
-    `season`, with 0 the last value. `width` is the number of values of a position.
+    `season`, with 0 the last value. `width` is the number of values of a position, and `meaning` a
+    hash of the columns or channels and their scaling.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Labels:
     horizon: int = 0
     season: int = 0
     width: int = 0
+    meaning: str = ""
 
     @property
     def size(self) -> int:
@@ -65,7 +67,8 @@ class Labels:
                 "labels, or a series with --horizon"
             )
         shape = value_masking.features(manifest)[records.VALUES_FEATURE].shape
-        return cls.restored({**described, "width": int(shape[-1])})
+        meaning = value_masking.meaning(manifest)
+        return cls.restored({**described, "width": int(shape[-1]), "meaning": meaning})
 
     @classmethod
     def restored(cls, fields: Mapping[str, Any]) -> Labels:
@@ -74,6 +77,16 @@ class Labels:
             name: tuple(it) if isinstance(it, list) else it for name, it in fields.items()
         }
         return cls(**lists)
+
+
+def check_meaning(options: Any, record_set: records.RecordSet) -> None:
+    """Raises a ValueError if records have other columns, channels or scaling than the training."""
+    trained = json.loads(options.value_labels)["meaning"] if options.value_labels else ""
+    if trained and trained != value_masking.meaning(record_set.manifest):
+        raise ValueError(
+            f"the columns, channels or scaling of {record_set.directory} are not those of the "
+            "training set: build it with --like=DIR, DIR the records that the model was trained on"
+        )
 
 
 class ForecastModel(nnx.Module):
@@ -215,8 +228,8 @@ class ValueReader(base.Reader):
         record_set = records.open(self.file(name))
         if (found := Labels.of(record_set.manifest, record_set.directory)) != self.described:
             raise ValueError(
-                f"the labels of {record_set.directory} are {found}; those of the training set are "
-                f"{self.described}: build both with the same options"
+                f"the labels or the scaling of {record_set.directory} are {found}; those of the "
+                f"training set are {self.described}: build both in one call, or these with --like"
             )
         columns = value_rows.columns(record_set)
         return feature_sets.FeatureSet({}, columns, row_length=record_set.manifest.max_seq_length)

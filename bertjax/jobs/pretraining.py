@@ -332,6 +332,12 @@ def _misfits(
             f"{_vocabulary_misfit(manifest)} the one of {first.directory}: build both with the "
             "same --vocabulary"
         )
+    means = value_masking.meaning
+    if first is not None and means(manifest) != means(first.manifest):
+        yield (
+            f"their columns, channels or scaling are not those of {first.directory}: build both "
+            "in one call, or these with --like"
+        )
     if manifest.max_seq_length != phase.max_seq_length:
         yield (
             f"their max_seq_length is {manifest.max_seq_length}, and "
