@@ -22,7 +22,6 @@ from PIL import Image, UnidentifiedImageError
 from bertjax.data import pictures, records
 from data_pipelines import command_line, value_records, value_tables
 
-PARTS = ("train", "heldout", "test")
 SCALINGS = ("standard", "imagenet", "half")
 # Source: torchvision, the models' weights; facebookresearch/mae, main_pretrain.py.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -207,7 +206,7 @@ def build(options: Options) -> dict[str, records.Manifest]:
         statistics["labels"] = {"kind": "classes", "names": names}
     arguments: dict[str, Any] = dataclasses.asdict(options)
     manifests = {}
-    for number, part in enumerate(PARTS):
+    for number, part in enumerate(value_records.PARTS):
         rows = Pictures(source, np.flatnonzero(parts == number), options, labels)
         if len(rows):
             manifests[part] = value_records.write(
@@ -321,8 +320,8 @@ def _parts(source: _Source, options: Options) -> np.ndarray:
         for at in range(len(source))
     ]
     order = sorted(range(len(source)), key=digests.__getitem__)
-    sizes = value_tables.part_sizes(options.parts, len(source), PARTS)
-    by_place = np.repeat([*range(len(PARTS)), -1], [*sizes, len(source) - sum(sizes)])
+    sizes = value_tables.part_sizes(options.parts, len(source), value_records.PARTS)
+    by_place = np.repeat([*range(len(value_records.PARTS)), -1], [*sizes, len(source) - sum(sizes)])
     parts = np.empty(len(source), np.int64)
     last, part = b"", 0
     for place, number in enumerate(order):

@@ -18,7 +18,6 @@ from etils import epath
 from bertjax.data import records
 from data_pipelines import command_line, value_records, value_tables
 
-PARTS = ("train", "heldout", "test")
 SCALINGS = ("standard", "none")
 
 
@@ -147,7 +146,7 @@ def build(options: Options) -> dict[str, records.Manifest]:
         )
     if options.like:
         return {"": _build_like(options, table)}
-    ends = np.cumsum(value_tables.part_sizes(options.parts, len(table.values), PARTS))
+    ends = np.cumsum(value_tables.part_sizes(options.parts, len(table.values), value_records.PARTS))
     train = table.values[: ends[0]]
     with np.errstate(invalid="ignore"):
         mean, deviation = np.nanmean(train, axis=0), np.nanstd(train, axis=0)
@@ -169,7 +168,7 @@ def build(options: Options) -> dict[str, records.Manifest]:
     has_gaps = bool(np.isnan(table.values).any())
     arguments: dict[str, Any] = dataclasses.asdict(options)
     manifests = {}
-    for part, begin, end in zip(PARTS, [0, *ends[:-1]], ends, strict=True):
+    for part, begin, end in zip(value_records.PARTS, [0, *ends[:-1]], ends, strict=True):
         reach = options.window if options.horizon and begin else 0
         windows = Windows(scaled[max(begin - reach, 0) : end], options, has_gaps)
         if not len(windows) and part != "train":

@@ -23,7 +23,6 @@ from scipy import special
 from bertjax.data import records, value_masking
 from data_pipelines import command_line, value_records, value_tables
 
-PARTS = ("train", "heldout", "test")
 SCALINGS = ("quantile", "standard", "none")
 CLS, UNKNOWN = "[CLS]", "[UNK]"
 QUANTILES = 1_000
@@ -173,7 +172,7 @@ def build(options: Options) -> dict[str, records.Manifest]:
     donors = _donors(encoded[is_training], options.seed)
     arguments = dataclasses.asdict(options)
     manifests = {}
-    for number, part in enumerate(PARTS):
+    for number, part in enumerate(value_records.PARTS):
         values = encoded[parts == number]
         if not len(values):
             continue
@@ -302,20 +301,20 @@ def _parts(table: pyarrow.Table, options: Options) -> np.ndarray:
     if options.part_column:
         named = value_tables.column(table, options.part_column, options.input, "--part_column")
         said = named.to_pylist()
-        if unknown := sorted({str(it) for it in said} - {*PARTS}):
+        if unknown := sorted({str(it) for it in said} - {*value_records.PARTS}):
             raise ValueError(
                 f"the column {options.part_column!r} of {options.input} says {unknown[0]!r}; parts "
-                f"are {', '.join(PARTS)}"
+                f"are {', '.join(value_records.PARTS)}"
             )
-        return np.array([PARTS.index(it) for it in said])
-    sizes = value_tables.part_sizes(options.parts, total, PARTS)
+        return np.array([value_records.PARTS.index(it) for it in said])
+    sizes = value_tables.part_sizes(options.parts, total, value_records.PARTS)
     if options.group_column:
         groups = value_tables.column(table, options.group_column, options.input, "--group_column")
         bounds = np.cumsum(sizes) / total
         places = [_place(str(it), options.seed) for it in groups.to_pylist()]
         found = np.searchsorted(bounds, places, side="right")
-        return np.where(found < len(PARTS), found, -1)
-    parts = np.repeat([*range(len(PARTS)), -1], [*sizes, total - sum(sizes)])
+        return np.where(found < len(value_records.PARTS), found, -1)
+    parts = np.repeat([*range(len(value_records.PARTS)), -1], [*sizes, total - sum(sizes)])
     return parts[np.argsort(np.random.default_rng(options.seed).permutation(total))]
 
 

@@ -16,6 +16,7 @@ from bertjax.data import atomic, records, value_masking
 from data_pipelines import builders, tfds_metadata
 from data_pipelines.partial_output import PartialOutput
 
+PARTS = ("train", "heldout", "test")
 ROWS_PER_BATCH = 1_024
 
 

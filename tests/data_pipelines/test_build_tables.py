@@ -11,7 +11,7 @@ from pyarrow import parquet
 from sklearn import preprocessing
 
 from bertjax.data import records, streams, value_masking
-from data_pipelines import build_tables
+from data_pipelines import build_tables, value_records
 
 ROWS = 300
 
@@ -85,14 +85,14 @@ def test_numbers_are_scaled_and_texts_numbered_by_the_training_part(tmp_path, ta
     for at in (1, 2, 5):
         seen = rows["values"][:, at][rows["observed"][:, at] != 0]
         np.testing.assert_allclose([seen.mean(), seen.std()], [0, 1], atol=1e-5)
-    empty = [rows_of(tmp_path / "r" / part)[0]["observed"] for part in build_tables.PARTS]
+    empty = [rows_of(tmp_path / "r" / part)[0]["observed"] for part in value_records.PARTS]
     counted = np.concatenate(empty).sum(axis=0)
     assert counted.tolist()[1:] == [
         ROWS - sum(it is None for it in table[name])
         for name in ("income", "rooms", "coast", "is_new", "built")
     ]
     whole = np.concatenate(
-        [rows_of(tmp_path / "r" / part)[0]["values"] for part in build_tables.PARTS]
+        [rows_of(tmp_path / "r" / part)[0]["values"] for part in value_records.PARTS]
     )
     rooms = np.rint(whole[:, 2] * columns[2]["deviation"] + columns[2]["mean"])
     assert sorted(rooms) == sorted(table["rooms"])  # each row is in one part
