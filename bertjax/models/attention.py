@@ -79,11 +79,13 @@ class SelfAttention(nnx.Module):
         visible: Visibility,
         *,
         key: PRNGKeyArray | None = None,
+        states: Float[Array, "batch places hidden"] | None = None,
     ) -> Float[Array, "batch length hidden"]:
+        """Returns what the positions take of those of `states`, by default of `hidden` itself."""
         batch, length, _ = hidden.shape
         with jax.named_scope("attention/projections"):
-            query, keys = self._query_and_keys(hidden)
-            values = self.value(hidden).reshape(keys.shape)
+            query = self.scaled_query(hidden)
+            keys, values = self.keys_and_values(hidden if states is None else states)
         with jax.named_scope("attention/scores"):
             context = attend(
                 query,
@@ -106,16 +108,19 @@ class SelfAttention(nnx.Module):
         They sum to one over the last axis, or to zero where a position sees nothing. Computed in
         plain JAX for any implementation, without dropout, all at once.
         """
-        query, keys = self._query_and_keys(hidden)
+        query, (keys, _) = self.scaled_query(hidden), self.keys_and_values(hidden)
         query, keys = rotary.both_turned(query, keys, visible.positions, self.rotary_base)
         return plain_attention.weights(query, keys, self._narrowed(visible))
 
-    def _query_and_keys(self, hidden: Array) -> tuple[Array, Array]:
-        """Returns the scaled query and the keys, by head, before they turn."""
-        by_head = (*hidden.shape[:2], self.num_heads, -1)
-        query = self.query(hidden).reshape(by_head)
-        query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-        return query, self.key(hidden).reshape(by_head)
+    def scaled_query(self, hidden: Array) -> Array:
+        """Returns the queries of positions by head, before they turn."""
+        query = self.query(hidden).reshape(*hidden.shape[:2], self.num_heads, -1)
+        return query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+
+    def keys_and_values(self, states: Array) -> tuple[Array, Array]:
+        """Returns those of positions by head, before they turn."""
+        by_head = (*states.shape[:2], self.num_heads, -1)
+        return self.key(states).reshape(by_head), self.value(states).reshape(by_head)
 
     def _narrowed(self, visible: Visibility) -> Visibility:
         return visible.narrowed(window=self.window, left_to_right=self.left_to_right)
@@ -123,8 +128,8 @@ class SelfAttention(nnx.Module):
 
 def attend(
     query: Float[Array, "batch length heads head"],
-    keys: Float[Array, "batch length heads head"],
-    values: Float[Array, "batch length heads head"],
+    keys: Float[Array, "batch places heads head"],
+    values: Float[Array, "batch places heads head"],
     visible: Visibility,
     *,
     dropout_rate: float,
@@ -135,6 +140,8 @@ def attend(
     """Returns the average of the `values` that are seen, weighted by softmax in float32.
 
     `query` is scaled already. With a `rotary_base` queries and keys turn by their positions first.
+    Keys may be of other rows than queries, which then all see the same of them; rows of two lengths
+    have no kernels.
     Keys that are not seen get a weight of exactly zero (the released code adds -10000 to their
     scores, which gives the same in float32). Nothing of size length x length is kept for the
     backward pass, which computes scores, softmax and dropout mask again.
@@ -146,9 +153,11 @@ def attend(
     """
     batch, length, heads, size = query.shape
     rate = 0.0 if key is None else dropout_rate
+    is_one_row = keys.shape[1] == length
     kernels = kernel_platforms(implementation, length, size, query.dtype, rate)
+    kernels = kernels if is_one_row else ()
     if not kernels:
-        if implementation in _TAKEN:
+        if is_one_row and implementation in _TAKEN:
             _warn(implementation, length)
         with jax.named_scope("rotary"):
             query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)

@@ -6,6 +6,9 @@ and with what may see what. The table of kinds is `encoder.LAYERS`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -16,25 +19,42 @@ from bertjax.models.encoder_config import EncoderConfig
 from bertjax.models.visibility import Visibility
 
 
+def attention_of(
+    config: EncoderConfig, *, rngs: nnx.Rngs, **restrictions: Any
+) -> attention.SelfAttention:
+    """Returns the attention of a layer; `restrictions` are what it sees, and its positions."""
+    return attention.SelfAttention(
+        config.hidden_size,
+        config.num_attention_heads,
+        dropout_rate=config.attention_probs_dropout_prob,
+        stddev=config.initializer_range,
+        output_stddev=config.output_initializer_range,
+        initializer=config.initializer,
+        dtype=jnp.dtype(config.dtype),
+        gradient_dtype=jnp.dtype(config.gradient_dtype),
+        rngs=rngs,
+        implementation=config.attention,
+        use_bias=config.use_bias,
+        **restrictions,
+    )
+
+
+Part = Callable[[Array], Array]  # from states to states: attention or a feed-forward
+
+
 class _Layer(nnx.Module):
     """The parts of both layers: attention, the dense layers of the feed-forward, dropout."""
 
+    attention_norm: Any
+    output_norm: Any
+
     def __init__(self, config: EncoderConfig, *, number: int, rngs: nnx.Rngs):
-        self.attention = attention.SelfAttention(
-            config.hidden_size,
-            config.num_attention_heads,
-            dropout_rate=config.attention_probs_dropout_prob,
-            stddev=config.initializer_range,
-            output_stddev=config.output_initializer_range,
-            initializer=config.initializer,
-            dtype=jnp.dtype(config.dtype),
-            gradient_dtype=jnp.dtype(config.gradient_dtype),
+        self.attention = attention_of(
+            config,
             rngs=rngs,
-            implementation=config.attention,
             window=config.window_of(number),
             left_to_right=config.left_to_right,
             rotary_base=config.rotary_base_of(number),
-            use_bias=config.use_bias,
         )
         dense_layers = feed_forwards.FEED_FORWARDS[config.feed_forward].dense_layers(config, rngs)
         for name, dense in dense_layers.items():
@@ -42,6 +62,32 @@ class _Layer(nnx.Module):
         self.feed_forward = config.feed_forward
         self.hidden_act = config.hidden_act
         self.dropout_rate = config.hidden_dropout_prob
+
+    def __call__(
+        self,
+        hidden: Float[Array, "batch length hidden"],
+        visible: Visibility,
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "batch length hidden"]:
+        keys = layers.split(key, 3)
+
+        def attend(x: Array) -> Array:
+            return self.attention(x, visible, key=keys[0])
+
+        hidden = self.residual(hidden, attend, self.attention_norm, keys[1])
+        return self.residual(hidden, self.feed, self.output_norm, keys[2])
+
+    def residual(
+        self, hidden: Array, part: Part, norm: nnx.Module | None, key: PRNGKeyArray | None
+    ) -> Array:
+        """Returns `hidden` with what a part of the layer adds to it; None: without a norm."""
+        raise NotImplementedError
+
+    def feed(self, hidden: Array) -> Array:
+        """Returns the output of the feed-forward, before residual and norm."""
+        with jax.named_scope("feed_forward"):
+            return feed_forwards.FEED_FORWARDS[self.feed_forward].apply(self, hidden)
 
     def attention_weights(
         self, hidden: Float[Array, "batch length hidden"], visible: Visibility
@@ -52,17 +98,6 @@ class _Layer(nnx.Module):
     def _attention_input(self, hidden: Array) -> Array:
         return hidden
 
-    def _attended(
-        self, hidden: Array, visible: Visibility, keys: list[PRNGKeyArray | None]
-    ) -> Array:
-        attended = self.attention(hidden, visible, key=keys[0])
-        return layers.dropout(attended, self.dropout_rate, keys[1])
-
-    def _fed(self, hidden: Array, keys: list[PRNGKeyArray | None]) -> Array:
-        with jax.named_scope("feed_forward"):
-            output = feed_forwards.FEED_FORWARDS[self.feed_forward].apply(self, hidden)
-        return layers.dropout(output, self.dropout_rate, keys[2])
-
 
 class PostNormLayer(_Layer):
     """norm(x + attention(x)), then norm(x + feed-forward(x)): Vaswani et al. 2017."""
@@ -72,16 +107,8 @@ class PostNormLayer(_Layer):
         self.attention_norm = parts.norm(config, config.hidden_size)
         self.output_norm = parts.norm(config, config.hidden_size)
 
-    def __call__(
-        self,
-        hidden: Float[Array, "batch length hidden"],
-        visible: Visibility,
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "batch length hidden"]:
-        keys = layers.split(key, 3)
-        hidden = self.attention_norm(hidden + self._attended(hidden, visible, keys))
-        return self.output_norm(hidden + self._fed(hidden, keys))
+    def residual(self, hidden: Array, part: Part, norm: Any, key: PRNGKeyArray | None) -> Array:
+        return norm(hidden + layers.dropout(part(hidden), self.dropout_rate, key))
 
 
 class PreNormLayer(_Layer):
@@ -101,21 +128,13 @@ class PreNormLayer(_Layer):
         has_normalized_input: bool = True,
     ):
         super().__init__(config, number=number, rngs=rngs)
-        self.is_normalized = number == 0 and has_normalized_input
-        if not self.is_normalized:
-            self.attention_norm = parts.norm(config, config.hidden_size)
+        is_normalized = number == 0 and has_normalized_input
+        self.attention_norm = None if is_normalized else parts.norm(config, config.hidden_size)
         self.output_norm = parts.norm(config, config.hidden_size)
 
-    def __call__(
-        self,
-        hidden: Float[Array, "batch length hidden"],
-        visible: Visibility,
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "batch length hidden"]:
-        keys = layers.split(key, 3)
-        hidden = hidden + self._attended(self._attention_input(hidden), visible, keys)
-        return hidden + self._fed(self.output_norm(hidden), keys)
+    def residual(self, hidden: Array, part: Part, norm: Any, key: PRNGKeyArray | None) -> Array:
+        normalized = hidden if norm is None else norm(hidden)
+        return hidden + layers.dropout(part(normalized), self.dropout_rate, key)
 
     def _attention_input(self, hidden: Array) -> Array:
-        return hidden if self.is_normalized else self.attention_norm(hidden)
+        return hidden if self.attention_norm is None else self.attention_norm(hidden)

@@ -53,8 +53,8 @@ def context(
         masks = _window_masks(query, visible, window, seeds, rate)
         return _of_rows(_context(block_queries, *near, masks, rate), query)
     if length <= MOST_AT_ONCE:
-        return _context(query, keys, values, _all_masks(query, visible, seeds, rate), rate)
-    queries, masks_of = _query_blocks(query), _block_masks(query, visible, seeds, rate)
+        return _context(query, keys, values, _all_masks(query, keys, visible, seeds, rate), rate)
+    queries, masks_of = _query_blocks(query), _block_masks(query, keys, visible, seeds, rate)
 
     def of_block(block: tuple[Array, Array]) -> Array:
         number, its_query = block
@@ -68,7 +68,7 @@ def weights(
     query: Array, keys: Array, visible: Visibility
 ) -> Float[Array, "batch heads queries keys"]:
     """Returns with which weights the context averages the values, without dropout; in float32."""
-    return _probabilities(query, keys, _all_masks(query, visible, None, 0.0))
+    return _probabilities(query, keys, _all_masks(query, keys, visible, None, 0.0))
 
 
 def gradients(
@@ -97,9 +97,9 @@ def gradients(
         by_block = _gradients(queries, near_keys, near_values, contexts, grads, masks, rate)
         return _of_rows(by_block[0], query), of_keys(by_block[1])[0], of_values(by_block[2])[0]
     if length <= MOST_AT_ONCE:
-        masks = _all_masks(query, visible, seeds, rate)
+        masks = _all_masks(query, keys, visible, seeds, rate)
         return _gradients(query, keys, values, context, grad, masks, rate)
-    masks_of = _block_masks(query, visible, seeds, rate)
+    masks_of = _block_masks(query, keys, visible, seeds, rate)
     blocks = tuple(map(_query_blocks, (query, context, grad)))
 
     def of_block(sums: tuple[Array, Array], block: Any) -> tuple[tuple[Array, Array], Array]:
@@ -163,10 +163,10 @@ def _masked(x: Array, masks: _Masks) -> Array:
 
 
 def _all_masks(
-    query: Array, visible: Visibility, seeds: layers.MaskSeeds | None, rate: float
+    query: Array, keys: Array, visible: Visibility, seeds: layers.MaskSeeds | None, rate: float
 ) -> _Masks:
     batch, length, heads, _ = query.shape
-    shape = (batch, heads, length, length)
+    shape = (batch, heads, length, keys.shape[1])
     kept = None if seeds is None else weight_masks.kept(seeds, shape, rate)
     return _Masks(visibility.pairs(visible), kept, not visible.is_by_key)
 
@@ -188,11 +188,11 @@ def _unblocked(x: Array, length: int) -> Array:
 
 
 def _block_masks(
-    query: Array, visible: Visibility, seeds: layers.MaskSeeds | None, rate: float
+    query: Array, keys: Array, visible: Visibility, seeds: layers.MaskSeeds | None, rate: float
 ) -> Callable[[Array], _Masks]:
     """Returns a function from the number of a block of queries to its `_Masks`."""
-    length = query.shape[1]
-    placed = visibility.placed(visible, length)
+    length = keys.shape[1]
+    placed = visibility.placed(visible, query.shape[1])
     asking = jax.tree.map(_query_blocks, placed)
 
     def masks_of(number: Array) -> _Masks:

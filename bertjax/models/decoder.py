@@ -1,0 +1,335 @@
+"""A decoder on an encoder: it reads a target from left to right, and the encoder's states.
+
+A layer of a decoder is one of an encoder with a `CrossAttention` between its two halves: attention
+to the left, attention to the source, feed-forward. What it shares with the encoder is an argument
+of its calls. How texts are searched for is `generation`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from bertjax.models import (
+    attention,
+    containers,
+    encoder,
+    encoder_layers,
+    heads,
+    layers,
+    parts,
+    placement,
+    plain_attention,
+    rotary,
+    visibility,
+)
+from bertjax.models.encoder_config import REMAT_POLICIES, EncoderConfig
+from bertjax.models.visibility import Visibility
+
+# What a decoder has of its encoder: nothing, its embeddings, or these and its layers.
+SHARED = ("none", "embeddings", "layers")
+_KEY = 1 << 21  # folded into the key of the encoder, which has its layers' numbers
+
+
+class KeysAndValues(NamedTuple):
+    """What the attention of a layer reads, by head, turned to their positions."""
+
+    keys: Float[Array, "rows places heads head"]
+    values: Float[Array, "rows places heads head"]
+
+
+class Memory(NamedTuple):
+    """What a step of generation reads: of each layer the target so far, and the source.
+
+    `target` has a row for each sequence that is searched, `source` one for each source.
+    """
+
+    target: tuple[KeysAndValues, ...]
+    source: tuple[KeysAndValues, ...]
+    visible: Visibility
+
+
+class CrossAttention(nnx.Module):
+    """Attention to the encoder's states, and its norm."""
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.attention = encoder_layers.attention_of(config, rngs=rngs)
+        self.norm = parts.norm(config, config.hidden_size)
+
+
+class Decoder(nnx.Module):
+    """Layers that see a target's left and a source, in the parts and sizes of an encoder.
+
+    `shares` says what is the encoder's (`SHARED`), which every call is given then. With shared
+    layers the cross-attention is the decoder's alone. Source: Vaswani et al. 2017, section 3.1;
+    Rothe et al. 2020, section 2 (BERT2BERT has layers of its own, BERTShare the encoder's).
+
+    Raises:
+      ValueError: if the config's layers are applied more than once.
+    """
+
+    def __init__(self, config: EncoderConfig, *, shares: str = "embeddings", rngs: nnx.Rngs):
+        if config.num_groups != config.num_hidden_layers or config.inner_group_num != 1:
+            raise ValueError(
+                f"num_hidden_groups is {config.num_hidden_groups} and inner_group_num "
+                f"{config.inner_group_num}; a decoder has layers that are applied once: 0 and 1"
+            )
+        numbers = range(config.num_hidden_layers)
+        make_layer = encoder.LAYERS[config.layer]
+        self.shares = shares
+        self.remat = config.remat
+        is_open = config.layer in encoder.UNNORMALIZED
+        if shares == "none":
+            self.embeddings: Any = encoder.EMBEDDINGS[config.embeddings](config, rngs=rngs)
+        if shares != "layers":
+            stack = [make_layer(config, number=number, rngs=rngs) for number in numbers]
+            self.layers = containers.List(stack)
+            self.final_norm: Any = parts.norm(config, config.hidden_size) if is_open else None
+        self.cross = containers.List([CrossAttention(config, rngs=rngs) for _ in numbers])
+
+    def __call__(
+        self,
+        inputs: layers.Inputs,
+        states: Float[Array, "batch places hidden"],
+        source: Visibility,
+        *,
+        encoder: encoder.Encoder,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "batch length hidden"]:
+        """Returns the last layer's states at the tokens of a target.
+
+        `inputs` are `input_ids`, `input_mask` and by choice `positions`, as an encoder reads them.
+        `states` are the encoder's; `source` says which of them are seen, by all positions alike.
+
+        Raises:
+          ValueError: if `source` says that positions see different states.
+        """
+        key = layers.folded(key, _KEY)
+        with jax.named_scope("embeddings"):
+            embedded = self._parts(encoder)[0](inputs, key=layers.folded(key, 0))
+        visible = visibility.of(inputs)
+        return self.contextualize(embedded, visible, states, source, encoder=encoder, key=key)
+
+    def contextualize(
+        self,
+        embedded: Float[Array, "batch length hidden"],
+        visible: Visibility,
+        states: Float[Array, "batch places hidden"],
+        source: Visibility,
+        *,
+        encoder: encoder.Encoder,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "batch length hidden"]:
+        """Returns the last layer's states at a target that is `embedded` already."""
+        if not source.is_by_key:
+            raise ValueError("a decoder's positions all see the same of a source: a row of each")
+        visible = dataclasses.replace(visible, left_to_right=True)
+        _, stack, final_norm = self._parts(encoder)
+        hidden = placement.constrain(embedded, placement.DATA)
+        for number, (layer, cross) in enumerate(zip(stack, self.cross, strict=True), start=1):
+
+            def apply(hidden, states, key, layer=layer, cross=cross):
+                hidden = _applied(layer, cross, hidden, states, visible, source, key)
+                return placement.constrain(hidden, placement.DATA)
+
+            if self.remat != "none":
+                apply = jax.checkpoint(apply, policy=REMAT_POLICIES[self.remat])
+            with jax.named_scope("decoder"):
+                hidden = apply(hidden, states, layers.folded(key, number))
+        return hidden if final_norm is None else final_norm(hidden)
+
+    def memory(
+        self,
+        states: Float[Array, "batch places hidden"],
+        source: Visibility,
+        *,
+        rows: int,
+        length: int,
+        encoder: encoder.Encoder,
+    ) -> Memory:
+        """Returns the memory before the first step, for `rows` targets of at most `length`."""
+        target, crossed = [], []
+        for layer, cross in zip(self._parts(encoder)[1], self.cross, strict=True):
+            keys, values = cross.attention.keys_and_values(states)
+            crossed.append(KeysAndValues(keys, values))
+            own_heads = layer.attention.num_heads
+            empty = jnp.zeros((rows, length, own_heads, states.shape[-1] // own_heads), keys.dtype)
+            target.append(KeysAndValues(empty, empty))
+        return Memory(tuple(target), tuple(crossed), source)
+
+    def step(
+        self,
+        ids: Int[Array, " rows"],
+        at: Int[Array, ""],
+        memory: Memory,
+        *,
+        encoder: encoder.Encoder,
+    ) -> tuple[Float[Array, "rows hidden"], Memory]:
+        """Returns the states at the tokens in place `at` of all targets, and the memory with them.
+
+        Rows of one source stand one behind the other.
+        """
+        embeddings, stack, final_norm = self._parts(encoder)
+        one = jnp.ones((len(ids), 1), jnp.int32)
+        inputs = {"input_ids": ids[:, None], "input_mask": one, "positions": one * at}
+        hidden, target = embeddings(inputs), []
+        for layer, cross, seen, crossed in zip(
+            stack, self.cross, memory.target, memory.source, strict=True
+        ):
+            now: list[KeysAndValues] = []
+
+            def attend(x, layer=layer, seen=seen, now=now):
+                context, known = _next(layer.attention, x, seen, at)
+                now.append(known)
+                return context
+
+            def attend_to_source(x, cross=cross, crossed=crossed):
+                return _of_source(cross.attention, x, crossed, memory.visible)
+
+            hidden = layer.residual(hidden, attend, layer.attention_norm, None)
+            hidden = layer.residual(hidden, attend_to_source, cross.norm, None)
+            hidden = layer.residual(hidden, layer.feed, layer.output_norm, None)
+            target += now
+        hidden = hidden if final_norm is None else final_norm(hidden)
+        return hidden[:, 0], memory._replace(target=tuple(target))
+
+    def _parts(self, encoder: encoder.Encoder) -> tuple[Any, Sequence[Any], Any]:
+        """Returns the embeddings, the layers and the last norm, of its own or of the encoder."""
+        embeddings = self.embeddings if self.shares == "none" else encoder.embeddings
+        owner = encoder if self.shares == "layers" else self
+        return embeddings, owner.layers, owner.final_norm
+
+
+def _applied(
+    layer: Any,
+    cross: CrossAttention,
+    hidden: Array,
+    states: Array,
+    visible: Visibility,
+    source: Visibility,
+    key: PRNGKeyArray | None,
+) -> Array:
+    keys = layers.split(key, 5)
+
+    def attend(x: Array) -> Array:
+        return layer.attention(x, visible, key=keys[0])
+
+    def attend_to_source(x: Array) -> Array:
+        return cross.attention(x, source, key=keys[3], states=states)
+
+    hidden = layer.residual(hidden, attend, layer.attention_norm, keys[1])
+    hidden = layer.residual(hidden, attend_to_source, cross.norm, keys[4])
+    return layer.residual(hidden, layer.feed, layer.output_norm, keys[2])
+
+
+def _next(
+    own: attention.SelfAttention, x: Float[Array, "rows 1 hidden"], seen: KeysAndValues, at: Array
+) -> tuple[Float[Array, "rows 1 hidden"], KeysAndValues]:
+    """Returns what the token in place `at` takes of those up to it, and all of their keys."""
+    query, (keys, values) = own.scaled_query(x), own.keys_and_values(x)
+    places = jnp.full((len(x), 1), at, jnp.int32)
+    query, keys = rotary.both_turned(query, keys, places, own.rotary_base)
+    known = KeysAndValues(
+        *(
+            jax.lax.dynamic_update_slice_in_dim(old, new, at, axis=1)
+            for old, new in zip(seen, (keys, values), strict=True)
+        )
+    )
+    place = jnp.arange(known.keys.shape[1])
+    is_seen = visibility.within(at, place, window=own.window, left_to_right=True)
+    visible = Visibility(jnp.broadcast_to(is_seen, known.keys.shape[:2]))
+    context = plain_attention.context(query, *known, visible, None, rate=0.0)
+    return own.output(context.reshape(x.shape)), known
+
+
+def _of_source(
+    own: attention.SelfAttention,
+    x: Float[Array, "rows 1 hidden"],
+    crossed: KeysAndValues,
+    visible: Visibility,
+) -> Float[Array, "rows 1 hidden"]:
+    """Returns what tokens take of their sources; those of one are computed as one row's."""
+    sources = len(crossed.keys)
+    query = own.scaled_query(x.reshape(sources, -1, x.shape[-1]))
+    context = plain_attention.context(query, *crossed, visible, None, rate=0.0)
+    return own.output(context.reshape(x.shape))
+
+
+class EncoderDecoder(nnx.Module):
+    """An encoder, a decoder on it, and a head that predicts the target's next token.
+
+    The head is that of masked tokens, on the decoder's table of words.
+
+    Raises:
+      ValueError: if the widths of the two differ.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        decoder_config: EncoderConfig | None = None,
+        *,
+        shares: str = "embeddings",
+        rngs: nnx.Rngs,
+    ):
+        decoder_config = decoder_config or config
+        if decoder_config.hidden_size != config.hidden_size:
+            raise ValueError(
+                f"hidden_size is {decoder_config.hidden_size} in the decoder and "
+                f"{config.hidden_size} in the encoder; they must be the same"
+            )
+        self.encoder = encoder.make_encoder(config, rngs=rngs)
+        self.decoder = Decoder(decoder_config, shares=shares, rngs=rngs)
+        self.mlm_head = heads.MlmHead(decoder_config, rngs=rngs)
+
+    def __call__(
+        self, batch: layers.Inputs, *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "batch length vocab"]:
+        """Returns float32 logits of the token after each of `target_ids` [batch, length].
+
+        `target_mask` is 1 at its tokens. The source is what an encoder reads; `source_mask`, where
+        there is one, says which of its positions the decoder sees, in place of `input_mask`.
+        """
+        states = self.encoder(batch, key=key)
+        inputs = target_inputs(batch)
+        return self.logits(
+            self.decoder(inputs, states, source_of(batch), encoder=self.encoder, key=key)
+        )
+
+    def logits(
+        self, hidden: Float[Array, "batch length hidden"]
+    ) -> Float[Array, "batch length vocab"]:
+        """Returns float32 logits of the decoder's states."""
+        owner = self.decoder if self.decoder.shares == "none" else self.encoder
+        with jax.named_scope("mlm_head"):
+            return self.mlm_head(hidden, owner.embeddings.word.embedding[...])
+
+
+def target_inputs(batch: layers.Inputs) -> layers.Inputs:
+    """Returns what a decoder reads of a batch."""
+    names = {
+        "input_ids": "target_ids",
+        "input_mask": "target_mask",
+        "positions": "target_positions",
+    }
+    return {ours: batch[theirs] for ours, theirs in names.items() if theirs in batch}
+
+
+def source_of(batch: layers.Inputs) -> Visibility:
+    """Returns the positions of the source that a decoder sees."""
+    return Visibility(batch.get("source_mask", batch["input_mask"]) != 0)
+
+
+def forward_flops(config: EncoderConfig, length: int, source_length: int) -> float:
+    """Returns the matrix-multiplication FLOPs of one target's forward pass without the head."""
+    width = config.hidden_size
+    projections = 2 * length * width * width + 2 * source_length * width * width
+    products = 2 * length * source_length * width
+    crossed = 2.0 * config.num_hidden_layers * (projections + products)
+    return config.forward_flops(length) + crossed
