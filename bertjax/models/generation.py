@@ -1,0 +1,313 @@
+"""Search for the targets of sources: greedy, by sampling, or by beams.
+
+One program for each shape of a batch: a loop over places, whose step reads one token of each row
+and the decoder's `Memory`. The ids of the result begin behind the start token; behind the end token
+there is padding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from bertjax.models import decoder, layers
+
+LOWEST = -1e9  # added to what must not be chosen, as transformers has it
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """How targets are searched for; the defaults are a greedy search.
+
+    `max_length` is the most tokens of a target, its end included. Beams are compared by their
+    log-likelihood divided by their number of tokens to the power of `length_penalty`; with
+    `early_stopping` the search ends when there are as many ended targets as beams, without it when
+    no running one can become better, taken that they are no longer than now. No sequence of
+    `no_repeat_ngram` tokens stands in a target twice (0: it may). With `sampling` tokens are drawn:
+    of the `top_k` most probable ones (0: all), and of the fewest of these whose share is at least
+    `top_p`, after division of logits by `temperature`.
+    Sources: Wu et al. 2016 (GNMT), equation 14, without its constant 5, as transformers has it;
+    Fan et al. 2018 (top-k); Holtzman et al. 2020 (top-p).
+
+    Raises:
+      ValueError: listing what is out of range or does not go together.
+    """
+
+    start_id: int
+    end_id: int
+    pad_id: int = 0
+    max_length: int = 64
+    beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+    no_repeat_ngram: int = 0
+    sampling: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self):
+        least = {"max_length": 1, "beams": 1, "no_repeat_ngram": 0, "top_k": 0}
+        faults = [
+            f"{name} is {getattr(self, name)}; it must be at least {limit}"
+            for name, limit in least.items()
+            if getattr(self, name) < limit
+        ]
+        if self.temperature <= 0:
+            faults.append(f"temperature is {self.temperature}; it must be above 0")
+        if not 0 < self.top_p <= 1:
+            faults.append(f"top_p is {self.top_p}; it must lie above 0, and at most be 1")
+        if self.sampling and self.beams > 1:
+            faults.append(f"beams is {self.beams}; with sampling it must be 1")
+        faults += self._unread("sampling", self.sampling, temperature=1.0, top_k=0, top_p=1.0)
+        faults += self._unread(
+            "beams above 1", self.beams > 1, length_penalty=1.0, early_stopping=False
+        )
+        if faults:
+            raise ValueError("; ".join(faults))
+
+    def _unread(self, by: str, is_read: bool, **defaults: Any) -> list[str]:
+        """Returns a sentence about options that nothing reads, if there are some."""
+        changed = [name for name, value in defaults.items() if getattr(self, name) != value]
+        if is_read or not changed:
+            return []
+        return [f"{' and '.join(changed)} differ from their defaults; they are read with {by} only"]
+
+
+class Generated(NamedTuple):
+    """Targets of sources, the best first: one without beams.
+
+    `scores` are log-likelihoods in nats, end included, of beams by their `length_penalty`.
+    """
+
+    ids: Int[Array, "batch beams length"]
+    scores: Float[Array, "batch beams"]
+
+
+def generate(
+    model: decoder.EncoderDecoder,
+    batch: layers.Inputs,
+    search: Search,
+    *,
+    keys: PRNGKeyArray | None = None,
+) -> Generated:
+    """Returns what the search finds for the sources of a batch; without dropout.
+
+    `keys` [batch] are those that each row's sampling draws from.
+
+    Raises:
+      ValueError: if there are no keys to sample from.
+    """
+    if search.sampling and keys is None:
+        raise ValueError("keys is None; sampling draws from a key of each row")
+    states, source = model.encoder(batch), decoder.source_of(batch)
+    rows = len(states) * search.beams
+    memory = model.decoder.memory(
+        states, source, rows=rows, length=search.max_length, encoder=model.encoder
+    )
+    if search.beams > 1:
+        return _beams(model, memory, search, len(states))
+    return _one_by_one(model, memory, search, keys)
+
+
+def _next_logits(
+    model: decoder.EncoderDecoder, ids: Array, at: Array, memory: decoder.Memory
+) -> tuple[Float[Array, "rows vocab"], decoder.Memory]:
+    states, memory = model.decoder.step(ids, at, memory, encoder=model.encoder)
+    return model.logits(states[:, None])[:, 0], memory
+
+
+class _Rows(NamedTuple):
+    at: Array
+    ids: Int[Array, "rows places"]  # the start token, then those found
+    scores: Float[Array, " rows"]
+    has_ended: Bool[Array, " rows"]
+    memory: decoder.Memory
+
+
+def _one_by_one(
+    model: decoder.EncoderDecoder,
+    memory: decoder.Memory,
+    search: Search,
+    keys: PRNGKeyArray | None,
+) -> Generated:
+    """Takes the best token of each row, or draws it."""
+    rows = len(memory.visible.is_real)
+
+    def step(state: _Rows) -> _Rows:
+        logits, memory = _next_logits(model, state.ids[:, state.at], state.at, state.memory)
+        logits = _without_repeats(logits, state.ids, state.at, search.no_repeat_ngram)
+        if search.sampling:
+            assert keys is not None
+            logits = _most_probable(logits / search.temperature, search)
+            of_step = jax.vmap(jax.random.fold_in, (0, None))(keys, state.at)
+            chosen = jax.vmap(jax.random.categorical)(of_step, logits)
+        else:
+            chosen = logits.argmax(axis=-1)
+        shares = jax.nn.log_softmax(logits)
+        of_chosen = jnp.take_along_axis(shares, chosen[:, None], axis=1)[:, 0]
+        chosen = jnp.where(state.has_ended, search.pad_id, chosen).astype(jnp.int32)
+        return _Rows(
+            state.at + 1,
+            _with_next(state.ids, chosen, state.at + 1),
+            state.scores + jnp.where(state.has_ended, 0.0, of_chosen),
+            state.has_ended | (chosen == search.end_id),
+            memory,
+        )
+
+    def goes_on(state: _Rows) -> Array:
+        return (state.at < search.max_length) & ~state.has_ended.all()
+
+    ended = jnp.zeros(rows, bool)
+    begun = _Rows(jnp.int32(0), _begun(rows, search), jnp.zeros(rows), ended, memory)
+    found = jax.lax.while_loop(goes_on, step, begun)
+    return Generated(found.ids[:, None, 1:], found.scores[:, None])
+
+
+class _Beams(NamedTuple):
+    """Running and ended targets of each source, [batch, beams, ...]."""
+
+    at: Array
+    ids: Int[Array, "batch beams places"]
+    scores: Float[Array, "batch beams"]
+    ended_ids: Int[Array, "batch beams places"]
+    ended_scores: Float[Array, "batch beams"]
+    has_ended: Bool[Array, "batch beams"]
+    can_improve: Bool[Array, "batch 1"]
+    memory: decoder.Memory
+
+
+def _beams(
+    model: decoder.EncoderDecoder, memory: decoder.Memory, search: Search, batch: int
+) -> Generated:
+    """Source: transformers 5.24, generation/utils.py, _beam_search: equal choices and scores."""
+    beams = search.beams
+
+    def step(state: _Beams) -> _Beams:
+        flat = state.ids.reshape(batch * beams, -1)
+        logits, memory = _next_logits(model, flat[:, state.at], state.at, state.memory)
+        shares = jax.nn.log_softmax(logits)
+        shares = _without_repeats(shares, flat, state.at, search.no_repeat_ngram)
+        sums = shares.reshape(batch, beams, -1) + state.scores[:, :, None]
+        # As many again as beams: the search goes on with those that have not ended.
+        scores, origin, token = _best_continuations(sums, 2 * beams)
+        ids = _with_next(_taken(state.ids, origin), token, state.at + 1)
+        length = state.at + 1
+        ends = (token == search.end_id) | (length == search.max_length)
+        going, best = jax.lax.top_k(jnp.where(ends, scores + LOWEST, scores), beams)
+        chosen = jnp.take_along_axis(origin, best, axis=1)
+        flat_chosen = (chosen + jnp.arange(batch)[:, None] * beams).reshape(-1)
+        target = jax.tree.map(lambda x: x[flat_chosen], memory.target)
+        ended = _with_ended(state, ids, scores, ends, length, search)
+        can_improve = state.can_improve & _can_improve(going, ended, length, search)
+        return _Beams(
+            length, _taken(ids, best), going, *ended, can_improve, memory._replace(target=target)
+        )
+
+    def goes_on(state: _Beams) -> Array:
+        is_open = state.can_improve.any() & (state.at < search.max_length)
+        return is_open & ~(search.early_stopping & state.has_ended.all())
+
+    shape = (batch, beams)
+    ids = _begun(batch * beams, search).reshape(*shape, -1)
+    # The beams begin alike, so the first step chooses among the continuations of one.
+    scores = jnp.broadcast_to(jnp.where(jnp.arange(beams) == 0, 0.0, LOWEST), shape)
+    nothing = jnp.full(shape, LOWEST), jnp.zeros(shape, bool), jnp.ones((batch, 1), bool)
+    begun = _Beams(jnp.int32(0), ids, scores, ids, *nothing, memory)
+    found = jax.lax.while_loop(goes_on, step, begun)
+    return Generated(found.ended_ids[:, :, 1:], found.ended_scores)
+
+
+def _best_continuations(
+    sums: Float[Array, "batch beams vocab"], count: int
+) -> tuple[Float[Array, "batch count"], Int[Array, "batch count"], Int[Array, "batch count"]]:
+    """Returns scores, beams and tokens of the best `count` of all continuations."""
+    batch, _, vocab = sums.shape
+    of_each, tokens = jax.lax.top_k(sums, min(count, vocab))
+    scores, places = jax.lax.top_k(of_each.reshape(batch, -1), count)
+    token = jnp.take_along_axis(tokens.reshape(batch, -1), places, axis=1)
+    return scores, places // of_each.shape[-1], token
+
+
+def _with_ended(
+    state: _Beams, ids: Array, scores: Array, ends: Array, length: Array, search: Search
+) -> tuple[Array, Array, Array]:
+    """Returns ids, scores and whether they have ended, of the best ended targets with new ones.
+
+    Only the best continuations, as many as beams, may end.
+    """
+    ends &= jnp.arange(ends.shape[1])[None] < search.beams
+    is_full = state.has_ended.all(axis=1, keepdims=True) & search.early_stopping
+    may_end = ends & ~is_full & state.can_improve
+    by_length = scores / length.astype(jnp.float32) ** search.length_penalty
+    merged = jnp.concatenate([state.ended_scores, jnp.where(may_end, by_length, 2 * LOWEST)], 1)
+    best_scores, best = jax.lax.top_k(merged, search.beams)
+    both = jnp.concatenate([state.ended_ids, ids], axis=1)
+    has_ended = jnp.concatenate([state.has_ended, may_end], axis=1)
+    return _taken(both, best), best_scores, jnp.take_along_axis(has_ended, best, axis=1)
+
+
+def _can_improve(
+    scores: Array, ended: tuple[Array, Array, Array], length: Array, search: Search
+) -> Bool[Array, "batch 1"]:
+    """Returns whether a running target can become better than the worst ended one."""
+    _, ended_scores, has_ended = ended
+    possible = scores[:, :1] / length.astype(jnp.float32) ** search.length_penalty
+    worst = jnp.where(has_ended, ended_scores.min(axis=1, keepdims=True), LOWEST)
+    return (possible > worst).any(axis=1, keepdims=True)
+
+
+def _begun(rows: int, search: Search) -> Int[Array, "rows places"]:
+    ids = jnp.full((rows, search.max_length + 1), search.pad_id, jnp.int32)
+    return ids.at[:, 0].set(search.start_id)
+
+
+def _with_next(ids: Array, chosen: Array, at: Array) -> Array:
+    """Returns the ids with the chosen token in place `at` of the last axis."""
+    return jax.lax.dynamic_update_slice_in_dim(ids, chosen[..., None], at, axis=ids.ndim - 1)
+
+
+def _taken(x: Array, which: Array) -> Array:
+    return jnp.take_along_axis(x, which[:, :, None], axis=1)
+
+
+def _most_probable(logits: Float[Array, "rows vocab"], search: Search) -> Array:
+    """Returns the logits with those that may not be drawn at minus infinity."""
+    if 0 < search.top_k < logits.shape[-1]:
+        least = jax.lax.top_k(logits, search.top_k)[0][:, -1:]
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    if search.top_p < 1:
+        order = jnp.argsort(-logits, axis=-1)
+        shares = jax.nn.softmax(jnp.take_along_axis(logits, order, axis=-1))
+        # The first whose share reaches top_p is the last that stays.
+        is_left_out = jnp.cumsum(shares, axis=-1) - shares >= search.top_p
+        of_token = jnp.argsort(order, axis=-1)
+        logits = jnp.where(jnp.take_along_axis(is_left_out, of_token, -1), -jnp.inf, logits)
+    return logits
+
+
+def _without_repeats(
+    scores: Float[Array, "rows vocab"], ids: Int[Array, "rows places"], at: Array, size: int
+) -> Float[Array, "rows vocab"]:
+    """Returns the scores, minus infinity where a token would repeat an n-gram of `size`.
+
+    `ids` are known up to place `at`, the start token among them, as in transformers.
+    """
+    if not size:
+        return scores
+    rows, places = ids.shape
+    if places < size:
+        return scores
+    starts = places - size + 1
+    is_repeat = jnp.broadcast_to(jnp.arange(starts)[None] + size - 1 <= at, (rows, starts))
+    for offset in range(size - 1):
+        last = jax.lax.dynamic_index_in_dim(ids, at - size + 2 + offset, 1, keepdims=True)
+        is_repeat &= ids[:, offset : offset + starts] == last
+    is_repeat &= at >= size - 1
+    banned = jnp.zeros(scores.shape, bool)
+    banned = banned.at[jnp.arange(rows)[:, None], ids[:, size - 1 :]].max(is_repeat)
+    return jnp.where(banned, -jnp.inf, scores)
