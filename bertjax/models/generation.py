@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from bertjax.models import decoder, layers
 
@@ -93,7 +93,7 @@ def generate(
     batch: layers.Inputs,
     search: Search,
     *,
-    keys: PRNGKeyArray | None = None,
+    keys: Key[Array, " batch"] | None = None,
 ) -> Generated:
     """Returns what the search finds for the sources of a batch; without dropout.
 
@@ -133,7 +133,7 @@ def _one_by_one(
     model: decoder.EncoderDecoder,
     memory: decoder.Memory,
     search: Search,
-    keys: PRNGKeyArray | None,
+    keys: Key[Array, " batch"] | None,
 ) -> Generated:
     """Takes the best token of each row, or draws it."""
     rows = len(memory.visible.is_real)
@@ -307,7 +307,6 @@ def _without_repeats(
     for offset in range(size - 1):
         last = jax.lax.dynamic_index_in_dim(ids, at - size + 2 + offset, 1, keepdims=True)
         is_repeat &= ids[:, offset : offset + starts] == last
-    is_repeat &= at >= size - 1
     banned = jnp.zeros(scores.shape, bool)
     banned = banned.at[jnp.arange(rows)[:, None], ids[:, size - 1 :]].max(is_repeat)
     return jnp.where(banned, -jnp.inf, scores)

@@ -1,0 +1,171 @@
+"""Searches against plain loops that have no memory of earlier steps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+from bertjax.models import decoder, generation
+from tests import conftest, small_modules
+from tests.models import test_decoder as of_decoder
+
+START, END, MOST = 1, 2, 7
+SEARCH = {"start_id": START, "end_id": END, "max_length": MOST}
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A model whose targets end, at different places: its head is as large as one that learnt."""
+    made = small_modules.made(decoder.EncoderDecoder, conftest.TINY, shares="embeddings")
+    made.mlm_head.norm.scale[...] = 6 * made.mlm_head.norm.scale[...]
+    made.mlm_head.bias[...] = made.mlm_head.bias[...].at[END].add(7.0)
+    return made
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return of_decoder.rows(conftest.TINY, batch=5)
+
+
+@pytest.fixture(scope="module")
+def shares(model, batch):
+    """A function from the number of a row and a target to the log-shares of what follows."""
+    compiled = jax.jit(lambda ids, mask: model({**batch, "target_ids": ids, "target_mask": mask}))
+
+    def of(row, target):
+        ids = np.zeros((5, MOST), np.int32)
+        ids[row, : len(target)] = target
+        mask = np.broadcast_to(np.arange(MOST) < len(target), ids.shape).astype(np.int32)
+        logits = compiled(jnp.asarray(ids), jnp.asarray(mask))[row, len(target) - 1]
+        return scipy.special.log_softmax(np.asarray(logits, np.float64))
+
+    return of
+
+
+def without_end(ids):
+    """The ids of a target up to its end."""
+    ids = [int(it) for it in ids]
+    return ids[: ids.index(END) + 1] if END in ids else ids
+
+
+def repeats(target, size):
+    grams = [tuple(target[at : at + size]) for at in range(len(target) - size + 1)]
+    return len(set(grams)) < len(grams)
+
+
+def plain_beams(shares, row, beams, penalty, stops_early, no_repeat):
+    """The search as lists of (score, target): one row, all continuations sorted."""
+    running, ended = [(0.0, [START])], []
+    for length in range(1, MOST + 1):
+        every = []
+        for score, target in running:
+            for token, share in enumerate(shares(row, target)):
+                if not no_repeat or not repeats([*target, token], no_repeat):
+                    every.append((score + share, [*target, token]))
+        every = sorted(every, key=lambda it: -it[0])[: 2 * beams]
+        is_full = stops_early and len(ended) == beams
+        for score, target in every[:beams]:
+            if (target[-1] == END or length == MOST) and not is_full:
+                ended.append((score / length**penalty, target[1:]))
+        ended = sorted(ended, key=lambda it: -it[0])[:beams]
+        running = [it for it in every if it[1][-1] != END][:beams]
+        is_done = len(ended) == beams and (
+            stops_early or running[0][0] / length**penalty <= ended[-1][0]
+        )
+        if is_done:
+            break
+    return ended
+
+
+def test_greedy_targets_are_the_best_tokens_of_a_plain_loop(model, batch, shares):
+    found = generation.generate(model, batch, generation.Search(**SEARCH))
+    ends = set()
+    for row in range(5):
+        target, score = [START], 0.0
+        while len(target) <= MOST and target[-1] != END:
+            of_next = shares(row, target)
+            target.append(int(of_next.argmax()))
+            score += of_next.max()
+        assert without_end(found.ids[row, 0]) == target[1:]
+        assert not np.any(found.ids[row, 0, len(target) - 1 :])  # padding
+        np.testing.assert_allclose(found.scores[row, 0], score, atol=1e-5)
+        ends.add(len(target))
+    assert len(ends) > 1
+
+
+@pytest.mark.parametrize(
+    ("beams", "penalty", "stops_early", "no_repeat"),
+    [(3, 1.0, False, 0), (2, 0.0, True, 0), (3, 2.0, False, 2), (4, 0.6, True, 1)],
+)
+def test_beams_are_those_of_a_plain_loop(
+    model, batch, shares, beams, penalty, stops_early, no_repeat
+):
+    options = {"length_penalty": penalty, "early_stopping": stops_early}
+    search = generation.Search(**SEARCH, beams=beams, no_repeat_ngram=no_repeat, **options)
+    found = jax.jit(lambda batch: generation.generate(model, batch, search))(batch)
+    for row in range(5):
+        expected = plain_beams(shares, row, beams, penalty, stops_early, no_repeat)
+        assert [without_end(it) for it in found.ids[row]] == [target for _, target in expected]
+        np.testing.assert_allclose(found.scores[row], [it for it, _ in expected], atol=1e-5)
+
+
+def test_a_row_is_searched_for_as_if_it_were_alone(model, batch):
+    for options in ({"beams": 3}, {"sampling": True}):
+        search, keys = (
+            generation.Search(**SEARCH, **options),
+            jax.random.split(jax.random.key(0), 5),
+        )
+        whole = generation.generate(model, batch, search, keys=keys)
+        one = {name: x[3:4] for name, x in batch.items()}
+        alone = generation.generate(model, one, search, keys=keys[3:4])
+        np.testing.assert_array_equal(whole.ids[3], alone.ids[0])
+        np.testing.assert_allclose(whole.scores[3], alone.scores[0], atol=1e-5)
+
+
+def test_samples_have_the_shares_of_the_model(model, batch, shares):
+    """The first tokens of 2,000 samples of one row, also of the most probable ones alone."""
+    count, temperature = 2000, 1.3
+    many = {name: jnp.repeat(x[:1], count, axis=0) for name, x in batch.items()}
+    keys = jax.random.split(jax.random.key(1), count)
+    logits = shares(0, [START]) / temperature
+    order = np.argsort(-logits)
+    for top_k, top_p in ((0, 1.0), (5, 1.0), (0, 0.6), (4, 0.7)):
+        kept = order[: top_k or None]
+        of_kept = scipy.special.softmax(logits[kept])
+        kept = kept[: int((np.cumsum(of_kept) - of_kept < top_p).sum())]
+        expected = np.zeros(len(logits))
+        expected[kept] = scipy.special.softmax(logits[kept])
+        options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        search = generation.Search(**{**SEARCH, "max_length": 1}, sampling=True, **options)
+        ids = generation.generate(model, many, search, keys=keys).ids[:, 0, 0]
+        found = np.bincount(np.asarray(ids), minlength=len(logits)) / count
+        assert np.all(found[expected == 0] == 0)
+        errors = np.abs(found - expected) / np.sqrt(expected * (1 - expected) / count + 1e-9)
+        assert errors.max() < 5
+
+
+def test_samples_change_with_their_keys_alone(model, batch):
+    search = generation.Search(**SEARCH, sampling=True)
+    first, again, other = (
+        generation.generate(model, batch, search, keys=jax.random.split(jax.random.key(seed), 5))
+        for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first.ids, again.ids)
+    assert np.any(first.ids != other.ids)
+
+
+def test_options_that_do_not_fit_are_all_named_at_once():
+    with pytest.raises(ValueError, match="beams is 0.*temperature is 0.0.*top_p is 2.0"):
+        generation.Search(**SEARCH, beams=0, temperature=0.0, top_p=2.0, sampling=True)
+    with pytest.raises(ValueError, match="top_k differ from their defaults; they are read with"):
+        generation.Search(**SEARCH, top_k=3)
+    with pytest.raises(ValueError, match="length_penalty differ"):
+        generation.Search(**SEARCH, length_penalty=0.5)
+    with pytest.raises(ValueError, match="with sampling it must be 1"):
+        generation.Search(**SEARCH, beams=2, sampling=True)
+
+
+def test_sampling_needs_keys(model, batch):
+    with pytest.raises(ValueError, match="keys is None"):
+        generation.generate(model, batch, generation.Search(**SEARCH, sampling=True))
