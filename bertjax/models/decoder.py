@@ -91,6 +91,7 @@ class Decoder(nnx.Module):
             stack = [make_layer(config, number=number, rngs=rngs) for number in numbers]
             self.layers = containers.List(stack)
             self.final_norm: Any = parts.norm(config, config.hidden_size) if is_open else None
+        self.uses = tuple((number,) for number in numbers)  # as of an encoder
         self.cross = containers.List([CrossAttention(config, rngs=rngs) for _ in numbers])
 
     def __call__(

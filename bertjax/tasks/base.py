@@ -90,6 +90,18 @@ class HasKindsOfRows(Protocol):
 
 
 @runtime_checkable
+class BeginsWithParts(Protocol):
+    """A task whose model has parts that begin as other parts of the weights it starts from.
+
+    `begins` maps the beginnings of paths of the model to those of the weights. Weights that have
+    the path itself give that.
+    """
+
+    @property
+    def begins(self) -> Mapping[str, str]: ...
+
+
+@runtime_checkable
 class WholeBatch(Protocol):
     """A task whose loss of a row reads other rows of the batch, if it `joins_rows`.
 

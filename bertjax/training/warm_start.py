@@ -23,6 +23,7 @@ from bertjax.convert import formats, pretrained
 from bertjax.data import token_ids, tokenizer, vocabulary_exchange
 from bertjax.jobs import teachers
 from bertjax.models import embedding_sharing, encoder, parameters
+from bertjax.tasks import base
 from bertjax.training import state
 from bertjax.workdirs import reader, trained_positions
 
@@ -49,6 +50,7 @@ class Target:
     are taken, whatever the source was trained for. With `may_grow` the source may be smaller in the
     fields GROWING, with `exchanges` it may have another vocabulary. `phase` is the run's first
     phase if it changes the rotary bases of `encoder`. `is_shifted` is that of `Pretrained`.
+    `begins` is that of a task (`tasks.base.BeginsWithParts`): these parts are taken, too.
     """
 
     encoder: encoder.EncoderConfig
@@ -61,6 +63,7 @@ class Target:
     exchanges: bool = False
     phase: str = ""
     is_shifted: bool = False
+    begins: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +105,7 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
         exchanges=job.config.exchange_vocabulary,
         phase="" if first is job else job.phases[0].name,
         is_shifted=job.config.pretraining.objective == "hybrid",
+        begins=job.task.begins if isinstance(job.task, base.BeginsWithParts) else {},
     )
     warm_start = read(job.config.init_from, target)
     _warn_of_untrained_positions(job.config.init_from, target.max_seq_length)
@@ -210,13 +214,19 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
     }
     bodies = parameters.bodies(target.params)
     begun, growth = _pooler_of_head(source), ""
+    begun |= _parts(source.params, shapes, target.begins)
     values = {**source.params, **{name: source.params[it] for name, it in begun.items()}}
     if target.may_grow and not flags:
         values, growth = _grown(values, source.config, target, shapes)
     taken = {
         name: value
         for name, value in embedding_sharing.as_stored(values, shapes).items()
-        if name in shapes and (not target.has_own_heads or parameters.is_within(name, bodies))
+        if name in shapes
+        and (
+            not target.has_own_heads
+            or parameters.is_within(name, bodies)
+            or name.startswith((*target.begins,))
+        )
     }
     fresh = tuple(name for name in shapes if name not in taken)
     faults += _parameter_faults(
@@ -228,7 +238,8 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         raise ValueError(
             f"config.init_from, {source.source}, does not fit this run:\n  {lines}{together}"
         )
-    if source.is_shifted != target.is_shifted and any(it.startswith("mlm_head.") for it in taken):
+    is_same = source.is_shifted == target.is_shifted or target.begins
+    if not is_same and any(it.startswith("mlm_head.") for it in taken):
         logging.warning(
             "config.init_from, %s, predicts a masked token at %s, and this run at %s: its head is "
             "taken over, and has to learn that",
@@ -240,6 +251,19 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         rows = taken.keys() & embedding_sharing.vocabulary_parameters(target.params)
         taken |= {name: exchange.rows(taken[name]) for name in rows}
     return WarmStart(taken, vocabulary_rows, fresh, unused, growth, exchange)
+
+
+def _parts(
+    theirs: Collection[str], shapes: Collection[str], begins: Mapping[str, str]
+) -> dict[str, str]:
+    """Returns for each parameter that begins as another of the source the name of that."""
+    return {
+        name: other
+        for name in shapes
+        for ours, beginning in begins.items()
+        if name.startswith(ours) and name not in theirs
+        if (other := beginning + name.removeprefix(ours)) in theirs
+    }
 
 
 def _exchange(source: pretrained.Pretrained, target: Target) -> vocabulary_exchange.Exchange | None:

@@ -1,0 +1,331 @@
+"""A text from a text: an encoder and a decoder, trained on pairs of source and target.
+
+The decoder begins as the encoder does (Rothe et al. 2020), or as the decoder of the weights. It
+reads [CLS] and the target, and predicts the target and [SEP]. Files are tables with two columns of
+texts, or two files of lines. How targets are searched for belongs to `models.generation`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+from absl import logging
+from etils import epath
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from bertjax.data import delimiters, tables, text_encodings
+from bertjax.finetuning import base, batches, example_files, feature_sets, table_files
+from bertjax.models import decoder, generation
+from bertjax.models import encoder as encoders
+from bertjax.scores import generated
+from bertjax.tasks import base as tasks
+
+# What a decoder begins with, where the weights have no decoder -> the part of the weights.
+BEGINS = {
+    "decoder.embeddings.": "encoder.embeddings.",
+    "decoder.layers.": "encoder.layers.",
+    "decoder.final_norm.": "encoder.final_norm.",
+    "decoder.cross.": "decoder.cross.",
+    "mlm_head.": "mlm_head.",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequences(base.FinetuningTask):
+    """Predicts each token of a target from those before it and from a source.
+
+    `input_ids` are a source, `target_ids` [batch, length] [CLS] and its target, `labels` the token
+    after each of these, -1 behind the end. The loss is the mean cross-entropy over tokens, of which
+    `label_smoothing` is that of the uniform distribution (Szegedy et al. 2016, section 7); an
+    evaluation's has none.
+    """
+
+    head: ClassVar[str] = "sequence_to_sequence"
+
+    encoder: encoders.EncoderConfig
+    search: generation.Search
+    shares: str = "embeddings"
+    label_smoothing: float = 0.0
+
+    @property
+    def begins(self) -> Mapping[str, str]:
+        """The parts that begin as others of the weights, by the beginnings of their paths."""
+        return BEGINS
+
+    def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        shape = (batch_size, self.search.max_length)
+        return dict.fromkeys(("target_ids", "labels"), jax.ShapeDtypeStruct(shape, np.int32))
+
+    def init(self, rngs: nnx.Rngs) -> decoder.EncoderDecoder:
+        return decoder.EncoderDecoder(self.encoder, shares=self.shares, rngs=rngs)
+
+    def scored(self, batch: tasks.Batch) -> Float[Array, "batch length"]:
+        """Returns the weight of every token of a target."""
+        is_token = (batch["labels"] != batches.NOT_SCORED).astype(jnp.float32)
+        return is_token * batch["example_weights"][:, None]
+
+    def loss(self, model: Any, batch: tasks.Batch, *, key: PRNGKeyArray | None) -> tasks.Means:
+        """Returns the mean loss over tokens, and the share of those that are predicted best."""
+        return self._losses(model, batch, self.label_smoothing, key)
+
+    def evaluate(self, model: Any, batch: tasks.Batch) -> tasks.Means:
+        """Returns the loss without smoothing, and the accuracy, with the true tokens before."""
+        return self._losses(model, batch, 0.0, None)
+
+    def _losses(
+        self, model: Any, batch: tasks.Batch, smoothing: float, key: PRNGKeyArray | None
+    ) -> tasks.Means:
+        weights = self.scored(batch)
+        is_token = batch["labels"] != batches.NOT_SCORED
+        logits = model({**batch, "target_mask": is_token.astype(jnp.int32)}, key=key)
+        labels = jnp.maximum(batch["labels"], 0)
+        losses = tasks.cross_entropy(logits, labels)
+        if smoothing:
+            uniform = tasks.log_sum_exp(logits) - logits.mean(axis=-1)
+            losses = (1 - smoothing) * losses + smoothing * uniform
+        return {
+            "loss": tasks.weighted(losses, weights),
+            "accuracy": tasks.accuracy(logits, labels, weights),
+        }
+
+    def predict(self, model: Any, batch: tasks.Batch) -> dict[str, Array]:
+        """Returns the best targets: `predictions` [batch, length], and their `scores`."""
+        found = generation.generate(model, batch, self.search)
+        return {"predictions": found.ids[:, 0], "scores": found.scores[:, 0]}
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        """Three times the forward pass: the encoder, the decoder, and the head at every token."""
+        del predictions
+        most = self.search.max_length
+        forward = self.encoder.forward_flops(length) + self.encoder.head_flops(most)
+        return 3.0 * batch_size * (forward + decoder.forward_flops(self.encoder, most, length))
+
+
+class SequenceReader(base.Reader):
+    """Reads pairs of texts: a table's two columns, or the lines of two files, SOURCES,TARGETS."""
+
+    @classmethod
+    def paths(cls, value: str) -> list[str]:
+        return [path.strip() for path in value.split(",") if path.strip()]
+
+    @property
+    def decided(self) -> Mapping[str, Any]:
+        """The ids that begin, end and fill up a target: those of the vocabulary."""
+        known = self.tokenizer
+        return {**super().decided, "target_specials": (known.cls_id, known.sep_id, known.pad_id)}
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        return self.options.text_column, self.options.target_column
+
+    def _examples(self, name: str) -> Sequence[feature_sets.TextExample]:
+        paths, options = self.paths(self.file(name)), self.options
+        rules = tables.Rules(
+            delimiter=options.delimiter,
+            encoding=options.encoding,
+            encoding_option="--config.finetuning.encoding",
+        )
+        if len(paths) > 2:
+            raise ValueError(
+                f"{self.file(name)} names {len(paths)} files; give a table, or a file of sources "
+                "and one of targets"
+            )
+        if len(paths) == 2:
+            return _of_lines(paths[0], paths[1], rules)
+        columns = table_files.Columns(self.columns if name != base.TEST else self.columns[:1])
+        return table_files.read_table(paths[0], columns, rules=rules).examples
+
+    def example(self, fields: base.Fields, source: str) -> feature_sets.TextExample:
+        fields = example_files.with_names(fields)
+        (column,) = delimiters.column_names([self.options.text_column])
+        return feature_sets.TextExample((example_files.json_text(fields, column),), None, source)
+
+    def texts(self, example: feature_sets.TextExample) -> Sequence[str]:
+        return example.texts[:1]
+
+    def rows(self, examples: Sequence[feature_sets.TextExample]) -> feature_sets.FeatureSet:
+        first = [dataclasses.replace(it, texts=it.texts[:1]) for it in examples]
+        length = self.options.max_seq_length
+        rows = feature_sets.text_rows(first, self.tokenizer, max_seq_length=length)
+        if not examples or len(examples[0].texts) == 1:
+            return rows
+        columns = self._targets([it.texts[1] for it in examples])
+        return dataclasses.replace(rows, columns=columns)
+
+    def _targets(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """Returns [CLS] and the targets, and the tokens after each of these."""
+        most, known = self.options.max_target_length, self.tokenizer
+        ids, lengths = known.encode_flat(texts)
+        kept = np.minimum(lengths, most - 1)
+        if cut := int((kept < lengths).sum()):
+            logging.warning(
+                "%d of %d targets have more than %d tokens, and lose the rest and their end: "
+                "config.finetuning.max_target_length", cut, len(texts), most - 1,
+            )  # fmt: skip
+        inputs = np.full((len(texts), most), known.pad_id, np.int32)
+        labels = np.full((len(texts), most), batches.NOT_SCORED, np.int32)
+        inputs[:, 0] = known.cls_id
+        starts = np.cumsum(lengths) - lengths
+        for row, (start, whole, size) in enumerate(zip(starts, lengths, kept, strict=True)):
+            inputs[row, 1 : size + 1] = labels[row, :size] = ids[start : start + size]
+            # A target that is cut does not end there: nothing says what follows.
+            labels[row, size] = known.sep_id if size == whole else ids[start + size]
+        return {"target_ids": inputs, "labels": labels}
+
+
+class SequenceScorer(base.Scorer):
+    """Scores of texts that were searched for, by `generated.SCORES`."""
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        names = tuple(self.options.text_scores)
+        generated.check(names)
+        return names
+
+    @property
+    def best_score(self) -> str:
+        return self.names[0]
+
+    def texts(self, outputs: base.Outputs) -> list[str]:
+        """Returns the targets as texts, without the ids that end and fill up."""
+        return [self._text(ids) for ids in outputs["predictions"].tolist()]
+
+    def _text(self, ids: Sequence[int]) -> str:
+        known = self.reader.tokenizer
+        places = [at for at, it in enumerate(ids) if it in (known.sep_id, known.pad_id, -1)]
+        return known.decode(ids[: places[0]] if places else ids)
+
+    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
+        """Returns the scores of the texts; a reference is read as the vocabulary spells it."""
+        known = self.reader.tokenizer
+        ids = known.encode_batch([it.texts[1] for it in self.reader.examples(name)])
+        references, found = [known.decode(it) for it in ids], self.texts(outputs)
+        return {score: generated.SCORES[score](found, references) for score in self.names}
+
+    def predictions(
+        self,
+        examples: Sequence[Any],
+        rows: feature_sets.FeatureSet,
+        outputs: base.Outputs,
+        tuned: base.Tuned,
+    ) -> list[base.Prediction]:
+        scores = outputs["scores"].tolist()
+        return [
+            {"text": text, "score": score}
+            for text, score in zip(self.texts(outputs), scores, strict=True)
+        ]
+
+    def write_predictions(
+        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
+    ) -> None:
+        """Writes a text in each line."""
+        lines = [" ".join(text.splitlines()) for text in self.texts(outputs)]
+        (directory / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+
+
+def _of_lines(sources: str, targets: str, rules: tables.Rules) -> list[feature_sets.TextExample]:
+    """Returns the pairs of the lines of two files.
+
+    Raises:
+      FaultyFile: if they have different numbers of lines, or a line is empty.
+    """
+    by_file = [_lines(path, rules) for path in (sources, targets)]
+    if len(by_file[0]) != len(by_file[1]):
+        raise example_files.FaultyFile(
+            f"{sources} has {len(by_file[0])} lines and {targets} {len(by_file[1])}; line by line "
+            "one is the target of the other, so they must have the same number"
+        )
+    faults, examples = example_files.Faults(), []
+    for number, pair in enumerate(zip(*by_file, strict=True), start=1):
+        for path, line in zip((sources, targets), pair, strict=True):
+            if not line.strip():
+                faults.add(f"{path}:{number}", "the line is empty; each must hold a text")
+        examples.append(feature_sets.TextExample(pair, None, f"{sources}:{number}"))
+    faults.check()
+    return examples
+
+
+def _lines(path: str, rules: tables.Rules) -> list[str]:
+    with epath.Path(path).open("rb") as file:
+        text = text_encodings.as_utf8(file, rules.encoding, path).read()
+    try:
+        lines = text.decode(text_encodings.UTF8).split("\n")
+    except UnicodeDecodeError as error:
+        advice = text_encodings.advice(text[error.start :], rules.encoding_option)
+        raise example_files.FaultyFile(f"{path} is not UTF-8: {advice}") from error
+    lines = [line.removesuffix("\r") for line in lines]
+    return lines if lines[-1] else lines[:-1]
+
+
+def _task(encoder: encoders.EncoderConfig, options: base.Options) -> Sequences:
+    start, end, padding = options.target_specials or (1, 2, 0)
+    search = generation.Search(start, end, padding, options.max_target_length, **_searched(options))
+    return Sequences(encoder, search, options.shares, options.label_smoothing)
+
+
+def _searched(options: base.Options) -> dict[str, Any]:
+    names = ("beams", "length_penalty", "early_stopping", "no_repeat_ngram")
+    return {name: options[name] for name in names}
+
+
+def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:
+    options = config.finetuning
+    if options.shares not in decoder.SHARED:
+        yield (
+            f"config.finetuning.shares is {options.shares!r}; known are {', '.join(decoder.SHARED)}"
+        )
+    if not 0 <= options.label_smoothing < 1:
+        share = options.label_smoothing
+        yield f"config.finetuning.label_smoothing is {share}; it must be in [0, 1)"
+    if options.max_target_length < 2:
+        yield (
+            f"config.finetuning.max_target_length is {options.max_target_length}; it must be at "
+            "least 2, for a token and the end"
+        )
+    try:
+        generation.Search(1, 2, **_searched(options))
+    except ValueError as error:
+        yield f"config.finetuning: {error}"
+    if not options.text_scores:
+        yield (
+            "config.finetuning.text_scores is empty; the first of its scores selects the best "
+            f"model: give some of {', '.join(generated.SCORES)}"
+        )
+    try:
+        generated.check(options.text_scores)
+    except (ValueError, ImportError) as error:
+        yield f"config.finetuning.text_scores: {error}"
+    if fault := delimiters.fault(options.delimiter):
+        yield f"config.finetuning.delimiter {fault}"
+    if fault := text_encodings.fault(options.encoding):
+        yield f"config.finetuning.encoding {fault}"
+
+
+SEQUENCES = base.FinetuningKind(
+    SequenceReader,
+    _task,
+    SequenceScorer,
+    {
+        "target_column": "target",
+        "max_target_length": 64,
+        "shares": "embeddings",
+        "label_smoothing": 0.0,
+        "text_scores": ("exact_match",),
+        "beams": 1,
+        "length_penalty": 1.0,
+        "early_stopping": False,
+        "no_repeat_ngram": 0,
+        "target_specials": (),
+        "delimiter": delimiters.AUTO,
+        "encoding": text_encodings.UTF8,
+    },
+    _faults,
+)

@@ -1,0 +1,74 @@
+"""Scores of generated texts: exact match, and the numbers of sacrebleu and rouge-score.
+
+BLEU and chrF are sacrebleu's by its defaults (Post 2018), from 0 to 100; ROUGE is the mean of
+rouge-score's F of each text with stemming, from 0 to 1, as its own command has it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Texts = Sequence[str]
+
+
+def exact_match(predictions: Texts, references: Texts) -> float:
+    """Returns the share of texts that are their references, but for white space at their ends."""
+    hits = [
+        one.strip() == other.strip() for one, other in zip(predictions, references, strict=True)
+    ]
+    return sum(hits) / max(len(hits), 1)
+
+
+def bleu(predictions: Texts, references: Texts) -> float:
+    """Returns sacrebleu's corpus BLEU."""
+    return _package("sacrebleu").corpus_bleu([*predictions], [[*references]]).score
+
+
+def chrf(predictions: Texts, references: Texts) -> float:
+    """Returns sacrebleu's corpus chrF2."""
+    return _package("sacrebleu").corpus_chrf([*predictions], [[*references]]).score
+
+
+def _rouge(name: str) -> Callable[[Texts, Texts], float]:
+    def score(predictions: Texts, references: Texts) -> float:
+        scorer = _package("rouge_score.rouge_scorer").RougeScorer([name], use_stemmer=True)
+        pairs = zip(references, predictions, strict=True)
+        values = [scorer.score(reference, it)[name].fmeasure for reference, it in pairs]
+        return sum(values) / max(len(values), 1)
+
+    return score
+
+
+# Name -> the score of predictions and references; the names are those of config.finetuning.
+SCORES: dict[str, Callable[[Texts, Texts], float]] = {
+    "exact_match": exact_match,
+    "bleu": bleu,
+    "chrf": chrf,
+    **{name: _rouge(name) for name in ("rouge1", "rouge2", "rougeL")},
+}
+
+
+def check(names: Sequence[str]) -> None:
+    """Computes each score of a text once.
+
+    Raises:
+      ValueError: if a name is not known.
+      ImportError: if the package of one is not installed, naming the extra.
+    """
+    for name in names:
+        if name not in SCORES:
+            raise ValueError(f"the score is {name!r}; known are {', '.join(SCORES)}")
+        SCORES[name](["a text"], ["a text"])
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        title = name.partition(".")[0].replace("_", "-")
+        raise ImportError(
+            f"{title} is not installed, and a score of config.finetuning.text_scores is its: "
+            "pip install -e '.[generation]'"
+        ) from error
