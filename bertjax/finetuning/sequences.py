@@ -196,9 +196,10 @@ class SequenceScorer(base.Scorer):
 
     def texts(self, outputs: base.Outputs) -> list[str]:
         """Returns the targets as texts, without the ids that end and fill up."""
-        return [self._text(ids) for ids in outputs["predictions"].tolist()]
+        return [self.text(ids) for ids in outputs["predictions"].tolist()]
 
-    def _text(self, ids: Sequence[int]) -> str:
+    def text(self, ids: Sequence[int]) -> str:
+        """Returns the text of a target's ids up to its end."""
         known = self.reader.tokenizer
         places = [at for at, it in enumerate(ids) if it in (known.sep_id, known.pad_id, -1)]
         return known.decode(ids[: places[0]] if places else ids)

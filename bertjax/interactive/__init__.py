@@ -28,7 +28,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bertjax import encode, evaluate, fill_mask, inference, predict, recipes, train
+from bertjax import encode, evaluate, fill_mask, generate, inference, predict, recipes, train
 from bertjax.inference import likelihood
 from bertjax.training import evaluation, trials, writers
 from bertjax.workdirs import checkpoint, reader, scalars
@@ -121,6 +121,29 @@ class Model:
             raise ValueError(f"records is {records!r:.60}; give a list of objects, [{{...}}]")
         model = inference.in_language(self._finetuned, language)
         return list(predict.predict(model, records, batch_size=batch_size))
+
+    def generate(
+        self,
+        texts: Sequence[str],
+        *,
+        outputs: int = 1,
+        seed: int = 0,
+        batch_size: int = 32,
+        language: str = "",
+        **searched: Any,
+    ) -> list[list[dict[str, Any]]]:
+        """Returns the best `outputs` texts of each text, with scores: of a model of sequences.
+
+        `searched` are options of the search, such as `beams=4` (`models.generation.Search`).
+
+        Raises:
+          ValueError: as `generate.generate`, or for one text in place of a list.
+        """
+        if isinstance(texts, str):
+            raise ValueError(f"texts is {texts!r:.60}; give a list of texts, [{texts!r:.40}]")
+        model = inference.in_language(self._finetuned, language)
+        shared = {"outputs": outputs, "seed": seed, "batch_size": batch_size}
+        return list(generate.generate(model, iter(texts), **shared, **searched))
 
     def score(
         self,

@@ -1,0 +1,177 @@
+"""Texts from the lines of standard input, by a model that was finetuned on pairs of texts.
+
+python -m bertjax.generate --checkpoint=WORKDIR --beams=4 < lines.txt > texts.jsonl
+
+Each line gives a JSON object with the best text and its score in nats: {"text": "mean", "score":
+-1.3, "unknown_rate": 0.0}. With --outputs=N the next best ones, or with --sample further draws, are
+a list of such objects under "others". `models.generation` defines searches and scores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+
+from bertjax import inference
+from bertjax.cli import command_line, program_flags
+from bertjax.data import languages, padding, tables, text_lines, unknown_tokens
+from bertjax.finetuning import batches, feature_sets, sequences
+from bertjax.models import generation
+from bertjax.tasks import prediction
+
+CHUNK_BATCHES = 16  # batches of texts that are read ahead and sorted by length
+LINE = "line"  # in a batch: the number of the text that a row is of, and of the draw
+
+# Flag -> the field of a Search, its type and its help; without a flag it is that of the training.
+FLAGS: dict[str, tuple[str, type, str]] = {
+    "beams": ("beams", int, "Targets that are searched at a time; 1: the best token each time."),
+    "length_penalty": ("length_penalty", float, "Power of the length in the scores of beams."),
+    "early_stopping": ("early_stopping", bool, "End when as many targets have ended as beams."),
+    "no_repeat_ngram": ("no_repeat_ngram", int, "No n-gram of this size twice; 0: all may be."),
+    "max_length": ("max_length", int, "Most tokens of a text, its end included."),
+    "sample": ("sampling", bool, "Draw tokens by their probability."),
+    "temperature": ("temperature", float, "Sampling: logits are divided by it."),
+    "top_k": ("top_k", int, "Sampling: only so many of the most probable tokens; 0: all."),
+    "top_p": ("top_p", float, "Sampling: only the most probable tokens with this share together."),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Generation:
+    """What a batch is asked for, in place of its task's predictions; see `predict_step`."""
+
+    search: generation.Search
+    seed: int
+
+    def predict(self, model: Any, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
+        keys = None
+        if self.search.sampling:
+            draw = jax.vmap(jax.random.fold_in, (None, 0))
+            keys = draw(jax.random.key(self.seed), batch[LINE])
+        found = generation.generate(model, batch, self.search, keys=keys)
+        return {"ids": found.ids, "scores": found.scores}
+
+
+_step = jax.jit(prediction.predict_step, static_argnums=(0, 1))
+
+
+def generate(
+    model: inference.FinetunedModel,
+    texts: Iterable[str],
+    *,
+    outputs: int = 1,
+    seed: int = 0,
+    batch_size: int = 32,
+    **searched: Any,
+) -> Iterator[list[dict[str, Any]]]:
+    """Yields the `outputs` best texts of each text, or as many draws: "text" and "score".
+
+    `searched` are fields of `generation.Search`; without them it is that of the training. A text
+    longer than the model reads loses its end. A draw depends on the seed and on the number of its
+    text alone.
+
+    Raises:
+      ValueError: if the model generates no texts, the search is not possible, or it has fewer
+        results than `outputs`.
+    """
+    task = model.task
+    if not isinstance(task, sequences.Sequences):
+        raise ValueError(
+            f"the model was finetuned on the data set {model.options.dataset!r}; to generate texts "
+            "it must have been on 'sequences': --config=bert2bert"
+        )
+    search = dataclasses.replace(task.search, **searched)
+    longest = task.encoder.max_position_embeddings
+    if search.max_length > longest and task.encoder.position_embedding == "learnt":
+        raise ValueError(f"max_length is {search.max_length}; the decoder reads at most {longest}")
+    if outputs < 1 or outputs > search.beams and not search.sampling:
+        raise ValueError(
+            f"outputs is {outputs}; it must be from 1 to the {search.beams} of beams (or any "
+            "number of draws: sampling)"
+        )
+    draws, texts = outputs if search.sampling else 1, iter(texts)
+    asked = _Generation(search, seed)
+    for first in itertools.count(0, CHUNK_BATCHES * batch_size):
+        chunk = list(itertools.islice(texts, CHUNK_BATCHES * batch_size))
+        if not chunk:
+            return
+        found = _of_chunk(model, asked, chunk, first, draws, batch_size)
+        for row in range(len(chunk)):
+            yield [it for draw in range(draws) for it in found[row * draws + draw]][:outputs]
+
+
+def _of_chunk(
+    model: inference.FinetunedModel,
+    asked: _Generation,
+    texts: list[str],
+    first: int,
+    draws: int,
+    batch_size: int,
+) -> list[list[dict[str, Any]]]:
+    """Returns the targets of each text and draw, the best first; `first` is the first's number."""
+    scorer = model.kind.open(model.options, model.own_vocabulary)
+    assert isinstance(scorer, sequences.SequenceScorer)
+    examples = [feature_sets.TextExample((it,), None, "") for it in texts for _ in range(draws)]
+    numbers = np.arange(first * draws, first * draws + len(examples), dtype=np.int32)
+    rows = dataclasses.replace(scorer.reader.rows(examples), columns={LINE: numbers})
+    longest, mesh = model.options.max_seq_length, model.mesh
+    buckets = padding.default_buckets(longest) if model.options.length_buckets else (longest,)
+    size = -(-batch_size // mesh.size) * mesh.size
+    of_rows = batches.evaluation_batches(rows, batch_size=size, buckets=buckets)
+    of_rows = (languages.with_language(batch, model.language) for batch in of_rows)
+    step = functools.partial(_step, asked, model.graphdef)
+    with jax.set_mesh(mesh):
+        found = prediction.predict(step, model.params, of_rows, mesh=mesh, global_batch_size=size)
+    inference.check_numbers(found["scores"], f"the texts from {first + 1} to {first + len(texts)}")
+    return [
+        [
+            {"text": scorer.text(ids), "score": score}
+            for ids, score in zip(of_row, scores, strict=True)
+        ]
+        for of_row, scores in zip(found["ids"].tolist(), found["scores"].tolist(), strict=True)
+    ]
+
+
+def _define_flags() -> None:
+    inference.define_flags("Workdir of a finetuning run on pairs of texts, or a converted one.")
+    program_flags.DEFINE_batch_size(32, "Texts at a time, over all devices.")
+    flags.DEFINE_integer("outputs", 1, "Texts of each line: the best beams, or draws.")
+    flags.DEFINE_integer("seed", 0, "Sampling: other draws with another seed.")
+    define = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_bool}
+    for name, (_, kind, meaning) in FLAGS.items():
+        define[kind](name, None, f"{meaning} Without it as trained.")
+
+
+def main(argv: list[str]) -> None:
+    """Generates a text for each line of standard input."""
+    if len(argv) > 1:
+        raise ValueError(f"{argv[1]!r} is not a flag; give the lines on standard input: < FILE")
+    options = flags.FLAGS
+    model = inference.load_finetuned(options.checkpoint, step=options.step)
+    model = inference.in_language(model, options.language)
+    given = {field: options[name].value for name, (field, *_) in FLAGS.items()}
+    searched = {field: value for field, value in given.items() if value is not None}
+    lines = text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))
+    texts, sources = itertools.tee(line.text for line in lines)
+    shared = {"outputs": options.outputs, "seed": options.seed, "batch_size": options.batch_size}
+    counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)
+    for number, found in enumerate(generate(model, texts, **shared, **searched), start=1):
+        ids, _ = model.vocabulary.encode_flat([next(sources)])
+        best, *others = found
+        best |= {unknown_tokens.KEY: counted.add(ids, f"line {number}")}
+        print(json.dumps(best | ({"others": others} if others else {}), ensure_ascii=False))
+    counted.warn()
+
+
+if __name__ == "__main__":
+    _define_flags()
+    command_line.run(main)
