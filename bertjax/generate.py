@@ -20,12 +20,14 @@ from typing import Any
 import jax
 import numpy as np
 from absl import flags
+from flax import nnx
+from jaxtyping import PRNGKeyArray
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
 from bertjax.data import languages, padding, tables, text_lines, unknown_tokens
 from bertjax.finetuning import batches, feature_sets, sequences
-from bertjax.models import generation
+from bertjax.models import generation, parameters
 from bertjax.tasks import prediction
 
 CHUNK_BATCHES = 16  # batches of texts that are read ahead and sorted by length
@@ -45,23 +47,21 @@ FLAGS: dict[str, tuple[str, type, str]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Generation:
-    """What a batch is asked for, in place of its task's predictions; see `predict_step`."""
-
-    search: generation.Search
-    seed: int
-
-    def predict(self, model: Any, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        keys = None
-        if self.search.sampling:
-            draw = jax.vmap(jax.random.fold_in, (None, 0))
-            keys = draw(jax.random.key(self.seed), batch[LINE])
-        found = generation.generate(model, batch, self.search, keys=keys)
-        return {"ids": found.ids, "scores": found.scores}
-
-
-_step = jax.jit(prediction.predict_step, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _step(
+    search: generation.Search,
+    graphdef: nnx.GraphDef,
+    key: PRNGKeyArray,
+    params: parameters.Params,
+    batch: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns what is found for a batch, as `prediction.predict_step` returns predictions."""
+    model, keys = parameters.merge(graphdef, params), None
+    if search.sampling:
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, batch[LINE])
+    found = generation.generate(model, batch, search, keys=keys)
+    places = batch["record_positions"]
+    return {"ids": found.ids, "scores": found.scores, "record_positions": places}
 
 
 def generate(
@@ -99,19 +99,19 @@ def generate(
             "number of draws: sampling)"
         )
     draws, texts = outputs if search.sampling else 1, iter(texts)
-    asked = _Generation(search, seed)
+    step = functools.partial(_step, search, model.graphdef, jax.random.key(seed))
     for first in itertools.count(0, CHUNK_BATCHES * batch_size):
         chunk = list(itertools.islice(texts, CHUNK_BATCHES * batch_size))
         if not chunk:
             return
-        found = _of_chunk(model, asked, chunk, first, draws, batch_size)
+        found = _of_chunk(model, step, chunk, first, draws, batch_size)
         for row in range(len(chunk)):
             yield [it for draw in range(draws) for it in found[row * draws + draw]][:outputs]
 
 
 def _of_chunk(
     model: inference.FinetunedModel,
-    asked: _Generation,
+    step: prediction.PredictStep,
     texts: list[str],
     first: int,
     draws: int,
@@ -128,7 +128,6 @@ def _of_chunk(
     size = -(-batch_size // mesh.size) * mesh.size
     of_rows = batches.evaluation_batches(rows, batch_size=size, buckets=buckets)
     of_rows = (languages.with_language(batch, model.language) for batch in of_rows)
-    step = functools.partial(_step, asked, model.graphdef)
     with jax.set_mesh(mesh):
         found = prediction.predict(step, model.params, of_rows, mesh=mesh, global_batch_size=size)
     inference.check_numbers(found["scores"], f"the texts from {first + 1} to {first + len(texts)}")

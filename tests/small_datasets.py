@@ -179,6 +179,15 @@ def _swag(directory: pathlib.Path) -> dict:
     return {"dataset": "swag"} | _files(path, path)
 
 
+def _sequences(directory: pathlib.Path) -> dict:
+    """The target is the second word, and the first behind it."""
+    rows = [f"{' '.join(words)},{words[1]} {words[0]}" for words in sentences(7)]
+    path, test = directory / "train.csv", directory / "test.csv"
+    path.write_text("\n".join(["text,target", *rows]) + "\n")
+    test.write_text("\n".join(["text", *(row.partition(",")[0] for row in rows)]) + "\n")
+    return {"dataset": "sequences", "max_target_length": 6} | _files(path, test)
+
+
 def _files(train: pathlib.Path, test: pathlib.Path) -> dict:
     return {"train_file": str(train), "eval_file": str(train), "test_file": str(test)}
 
@@ -192,4 +201,5 @@ WRITERS = {
     "squad_v2": lambda directory: _squad("v2", directory),
     "conll": _conll,
     "swag": _swag,
+    "sequences": _sequences,
 }

@@ -26,7 +26,9 @@ RECIPES = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("[!_]*.py"
 FILES = {
     "glue": {"data_dir": "GLUE", "name": "rte"},
     "squad": {"train_file": "train.json", "name": "v1"},
-    **dict.fromkeys(("table", "conll", "swag", "embeddings", "values"), {"train_file": "train"}),
+    **dict.fromkeys(
+        ("table", "conll", "swag", "embeddings", "values", "sequences"), {"train_file": "train"}
+    ),
 }
 
 

@@ -180,6 +180,7 @@ FINETUNING = {
         (3,),
     ),
     "values": Case("values", EPOCHS),
+    "sequences": Case("sequences", EPOCHS),
 }
 QUICK = ("two lengths, pairs", "classes")
 NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}

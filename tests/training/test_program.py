@@ -24,7 +24,7 @@ SLOW = (
     *("albert:base", "albert:xlarge", "electra:small", "spanbert:base"),
     *("esm2:8m", "esm2:35m", "esm2:150m", "esm2:650m"),
     *("modern_mini", "babylm:mini", "modernbert:base", "ettin:17m"),
-    *("classification", "conll", "glue", "embeddings", "squad", "swag"),
+    *("classification", "conll", "glue", "embeddings", "squad", "swag", "bert2bert"),
     *("patchtst:base", "tables:replaced", "tables:mini", "mae:base", "mae:mini", "values"),
 )
 

@@ -54,7 +54,7 @@ def test_what_bert_has_meets_no_obstacle():
 
 
 def test_a_head_that_no_class_has_is_an_obstacle():
-    others = ("embeddings", "values")  # without such a layer, and of encoders without tokens
+    others = ("embeddings", "values", "sequences")  # without such a layer
     for kind, options, word in [
         ("table", {"pooling": "mean"}, "finetuning.pooling=mean"),
         ("conll", {"feature_based": True}, "BiLSTM"),

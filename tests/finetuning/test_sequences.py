@@ -1,0 +1,270 @@
+"""Texts from texts: rows, losses, files, scores, and a training from an encoder's weights."""
+
+import json
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sacrebleu
+import scipy.special
+from rouge_score import rouge_scorer
+
+import bertjax
+from bertjax import config as config_lib
+from bertjax import evaluate, generate, inference, predict, train
+from bertjax.finetuning import sequences
+from bertjax.models import generation, parameters
+from bertjax.scores import generated
+from bertjax.training import config_faults
+from tests import small_datasets, small_modules, small_records
+
+PAIRS = [("w1 w2 w3", "w2 w1"), ("w4", "w5 w6 w7 w8 w9"), ("w7 w8", "w8")]
+
+
+def reader_of(tmp_path, **options):
+    found = config_lib.default_config().finetuning
+    found.update(dataset="sequences", max_seq_length=16, max_target_length=5, **options)
+    return sequences.SequenceReader(found, small_records.vocabulary())
+
+
+def table(path, pairs=PAIRS):
+    rows = [f"{source},{target}" for source, target in pairs]
+    path.write_text("\n".join(["text,target", *rows]) + "\n")
+    return str(path)
+
+
+def test_a_decoder_reads_the_start_and_the_target_and_predicts_what_follows(tmp_path, caplog):
+    reader = reader_of(tmp_path, train_file=table(tmp_path / "a.csv"))
+    known, features = reader.tokenizer, reader.features("train")
+    ids = [known.encode(target) for _, target in PAIRS]
+    inputs, labels = (features.columns[name] for name in ("target_ids", "labels"))
+    assert inputs[0].tolist() == [known.cls_id, *ids[0], known.pad_id, known.pad_id]
+    assert labels[0].tolist() == [*ids[0], known.sep_id, -1, -1]
+    # Of a target that is cut, the token that follows is known, and no end.
+    assert inputs[1].tolist() == [known.cls_id, *ids[1][:4]]
+    assert labels[1].tolist() == ids[1]
+    assert "1 of 3 targets have more than 4 tokens" in caplog.text
+    assert features.tokens["input_ids"][0].tolist() == [
+        known.cls_id, *known.encode(PAIRS[0][0]), known.sep_id,
+    ]  # fmt: skip
+    assert reader.decided["target_specials"] == (known.cls_id, known.sep_id, known.pad_id)
+
+
+@pytest.fixture(scope="module")
+def learnt():
+    """A task, a model and a batch whose second row counts for nothing."""
+    from tests import conftest
+
+    search = generation.Search(1, 2, max_length=4)
+    task = sequences.Sequences(conftest.TINY, search, label_smoothing=0.1)
+    rng = np.random.default_rng(0)
+    labels = np.array([[5, 6, 2, -1], [7, 2, -1, -1], [8, 9, 10, 2]], np.int32)
+    batch = {
+        "input_ids": jnp.asarray(rng.integers(5, 90, (3, 6)), jnp.int32),
+        "input_mask": jnp.ones((3, 6), jnp.int32),
+        "target_ids": jnp.asarray(rng.integers(5, 90, (3, 4)), jnp.int32),
+        "labels": jnp.asarray(labels),
+        "example_weights": jnp.asarray([1.0, 0.0, 1.0]),
+    }
+    return task, small_modules.made(task.init), batch
+
+
+def test_the_loss_is_the_mean_over_tokens_with_a_share_of_the_uniform_distribution(learnt):
+    task, model, batch = learnt
+    mask = (batch["labels"] >= 0).astype(jnp.int32)
+    logits = np.asarray(model({**batch, "target_mask": mask}), np.float64)
+    shares = scipy.special.log_softmax(logits, axis=-1)
+    expected, plain, weight = 0.0, 0.0, 0
+    for row in (0, 2):
+        for at, label in enumerate(np.asarray(batch["labels"])[row]):
+            if label >= 0:
+                plain -= shares[row, at, label]
+                expected -= 0.9 * shares[row, at, label] + 0.1 * shares[row, at].mean()
+                weight += 1
+    means = task.loss(model, batch, key=None)
+    np.testing.assert_allclose(means["loss"].total, expected, rtol=1e-5)
+    assert means["loss"].weight == weight == task.weights(batch)["loss"]
+    np.testing.assert_allclose(task.evaluate(model, batch)["loss"].total, plain, rtol=1e-5)
+
+
+def test_smoothing_has_the_gradient_of_its_formula(learnt):
+    task, model, batch = learnt
+    graphdef, params = parameters.split(model)
+
+    def ours(params):
+        return task.loss(parameters.merge(graphdef, params), batch, key=None)["loss"].total
+
+    def formula(params):
+        mask = (batch["labels"] >= 0).astype(jnp.int32)
+        logits = parameters.merge(graphdef, params)({**batch, "target_mask": mask})
+        labels = jax.nn.one_hot(batch["labels"], logits.shape[-1])
+        smooth = 0.9 * labels + 0.1 / logits.shape[-1]
+        weights = (mask * batch["example_weights"][:, None])[..., None]
+        return -(smooth * jax.nn.log_softmax(logits) * weights).sum()
+
+    for one, other in zip(
+        jax.tree.leaves(jax.grad(ours)(params)),
+        jax.tree.leaves(jax.grad(formula)(params)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_two_files_of_lines_are_pairs(tmp_path):
+    sources, targets = tmp_path / "a.en", tmp_path / "a.fr"
+    sources.write_bytes("w1 \u2028 w2\r\nw3\r\n".encode())
+    targets.write_text("w2\nw4")
+    reader = reader_of(tmp_path, train_file=f"{sources},{targets}")
+    texts = [example.texts for example in reader.examples("train")]
+    assert texts == [("w1 \u2028 w2", "w2"), ("w3", "w4")]
+    targets.write_text("w2\n\n")
+    with pytest.raises(ValueError, match=r"a\.fr:2: the line is empty"):
+        reader_of(tmp_path, train_file=f"{sources},{targets}").examples("train")
+    targets.write_text("w2\n")
+    with pytest.raises(ValueError, match=r"a\.en has 2 lines and .*a\.fr 1;"):
+        reader_of(tmp_path, train_file=f"{sources},{targets}").examples("train")
+    targets.write_bytes(b"w2\n\xe9\n")
+    with pytest.raises(ValueError, match=r"a\.fr is not UTF-8"):
+        reader_of(tmp_path, train_file=f"{sources},{targets}").examples("train")
+    with pytest.raises(ValueError, match="names 3 files"):
+        reader_of(tmp_path, train_file=f"{sources},{targets},c").examples("train")
+
+
+def test_a_table_without_the_column_of_targets_is_refused(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\nw1,w2\n")
+    with pytest.raises(ValueError, match="target"):
+        reader_of(tmp_path, train_file=str(path)).examples("train")
+
+
+def test_scores_are_those_of_their_packages():
+    predictions = ["the cat sat on the mat", "a dog", "running fast"]
+    references = ["the cat sat on a mat", "a dog", "he runs fast"]
+    found = {name: of(predictions, references) for name, of in generated.SCORES.items()}
+    assert found["exact_match"] == pytest.approx(1 / 3)
+    assert found["bleu"] == sacrebleu.corpus_bleu(predictions, [references]).score
+    assert found["chrf"] == sacrebleu.corpus_chrf(predictions, [references]).score
+    scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    for name in ("rouge1", "rouge2", "rougeL"):
+        each = [
+            scorer.score(r, p)[name].fmeasure for p, r in zip(predictions, references, strict=True)
+        ]
+        assert found[name] == pytest.approx(np.mean(each))
+
+
+def test_faults_of_options_are_all_named(tmp_path, monkeypatch):
+    config = small_datasets.make_config(tmp_path, "sequences", tmp_path)
+    config.finetuning.update(
+        shares="half", label_smoothing=1.0, max_target_length=1, text_scores=("bleu", "meteor")
+    )
+    config.finetuning.update(beams=1, length_penalty=0.5)
+    with pytest.raises(ValueError) as caught:
+        config_faults.validate(config)
+    for part in (
+        "shares is 'half'; known are none, embeddings, layers",
+        "label_smoothing is 1.0",
+        "max_target_length is 1",
+        "the score is 'meteor'",
+        "length_penalty differ",
+    ):
+        assert part in str(caught.value)
+    config.finetuning.update(
+        shares="none", label_smoothing=0.0, max_target_length=8, length_penalty=1.0
+    )
+    config.finetuning.text_scores = ("chrf",)
+
+    def lacking(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(generated, "importlib", types.SimpleNamespace(import_module=lacking))
+    with pytest.raises(ValueError, match=r"sacrebleu is not installed.*'\.\[generation\]'"):
+        config_faults.validate(config)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    root = tmp_path_factory.mktemp("sequences")
+    source = small_datasets.write_source(root / "source")
+    config = small_datasets.make_config(root / "data", "sequences", source)
+    config.finetuning.update(num_epochs=30.0, text_scores=("chrf", "exact_match"))
+    config.evaluation.every_steps = 10
+    config.mesh.data = -1
+    config.global_batch_size = config.evaluation.global_batch_size = small_datasets.EXAMPLES
+    train.train(config, root / "run")
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_a_decoder_begins_as_the_encoder_of_the_weights(trained, caplog):
+    from bertjax.jobs import finetuning
+    from bertjax.tasks import base
+    from bertjax.training import warm_start
+
+    config = small_datasets.make_config(trained / "again", "sequences", trained / "source")
+    job = finetuning.open_job(config)
+    start = warm_start.of_job(job, base.abstract_model(job.task)[1])
+    values = start.values
+    for name in ("query.kernel", "output.bias"):
+        theirs = values[f"encoder.layers.1.attention.{name}"]
+        np.testing.assert_array_equal(values[f"decoder.layers.1.attention.{name}"], theirs)
+    assert "mlm_head.bias" in values
+    assert {name.partition(".0.")[0].partition(".1.")[0] for name in start.fresh} == {
+        "decoder.cross"
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_a_training_learns_its_pairs_and_its_programs_agree(trained):
+    lines = [json.loads(it) for it in (trained / "run" / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [it for it in lines if "eval/dev/chrf" in it]
+    assert evaluated[-1]["eval/dev/loss"] < evaluated[0]["eval/dev/loss"] < np.log(95)
+    texts = (trained / "run" / "predictions" / "test.txt").read_text().splitlines()
+    assert len(texts) == small_datasets.EXAMPLES
+
+    scores = evaluate.evaluate_checkpoint(
+        str(trained / "run"), str(trained / "data" / "train.csv"), batch_size=8
+    )
+    assert scores["chrf"] == pytest.approx(evaluated[-1]["eval/dev/chrf"])
+
+    model = inference.load_finetuned(trained / "run")
+    sources = [" ".join(words) for words in small_datasets.sentences(7)]
+    told = [*predict.predict(model, [{"text": it} for it in sources], batch_size=8)]
+    assert [it["text"] for it in told] == texts
+    made = [*generate.generate(model, iter(sources), batch_size=4)]
+    assert [found[0]["text"] for found in made] == texts
+    found = bertjax.load(trained / "run").generate(sources[:2], beams=3, outputs=2)
+    assert [len(it) for it in found] == [2, 2]
+    assert found[0][0]["score"] >= found[0][1]["score"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_draws_depend_on_the_seed_and_the_number_of_the_text_alone(trained):
+    model = inference.load_finetuned(trained / "run")
+    sources = [" ".join(words) for words in small_datasets.sentences(8, 5)]
+    asked = {"outputs": 3, "sampling": True, "temperature": 3.0}
+
+    def drawn(**options):
+        found = generate.generate(model, sources, **asked, **options)
+        return [[it["text"] for it in of_text] for of_text in found]
+
+    first = drawn()
+    assert drawn(batch_size=2) == first
+    assert [len(it) for it in first] == [3] * 5 and drawn(seed=1) != first
+    assert len({text for of_text in first for text in of_text}) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_what_generates_no_texts_is_refused(trained, tmp_path):
+    model = inference.load_finetuned(trained / "run")
+    with pytest.raises(ValueError, match="outputs is 2; it must be from 1 to the 1 of beams"):
+        next(generate.generate(model, ["w1"], outputs=2))
+    with pytest.raises(ValueError, match="max_length is 99; the decoder reads at most"):
+        next(generate.generate(model, ["w1"], max_length=99))
+    with pytest.raises(ValueError, match="give a list of texts"):
+        bertjax.load(trained / "run").generate("w1")
