@@ -9,11 +9,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 
-from flax import nnx  # noqa: E402
-
 from bertjax.convert import formats, names  # noqa: E402
-from bertjax.models import decoder, decoder_sharing, generation, parameters  # noqa: E402
+from bertjax.models import decoder_sharing, generation, parameters  # noqa: E402
 from bertjax.tasks import base  # noqa: E402
+from tests.convert import outputs  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("quick_runs", "one_device", "heard"),
@@ -58,15 +57,6 @@ def tie(encoder, decoder, shares):
         decoder.encoder.load_state_dict(encoder.encoder.state_dict(), strict=False)
 
 
-def ours_of(read):
-    def make():
-        sizes = (read.config, read.decoder)
-        return decoder.EncoderDecoder(*sizes, shares=read.shares, rngs=nnx.Rngs(0))
-
-    graph, _ = parameters.split(nnx.eval_shape(make))
-    return graph, parameters.nested({path: jnp.asarray(it) for path, it in read.params.items()})
-
-
 def rows_of(count):
     """Sources and labels, padded at their ends; the first ones are full."""
     rng = np.random.default_rng(0)
@@ -96,7 +86,7 @@ def test_logits_losses_and_gradients_are_theirs(tmp_path, shares):
     rows, labels = rows_of(6)
     out = theirs(**their_inputs(rows), labels=torch.tensor(labels).long())
     out.loss.backward()
-    graph, params = ours_of(read)
+    graph, params = outputs.module_of(read)
     batch = jax.tree.map(jnp.asarray, rows)
 
     def objective(params):
@@ -158,7 +148,7 @@ def assert_same_search(theirs, read, rows, **options):
     """Returns the first targets, which are those of transformers with their scores."""
     ends = {"start_id": START, "end_id": END, "pad_id": PAD}
     search = generation.Search(**ends, max_length=TARGET, **options)
-    graph, params = ours_of(read)
+    graph, params = outputs.module_of(read)
     batch = jax.tree.map(jnp.asarray, {name: rows[name] for name in ("input_ids", "input_mask")})
     search_all = jax.jit(
         lambda params: generation.generate(parameters.merge(graph, params), batch, search)
@@ -196,3 +186,58 @@ def test_searches_find_their_targets_with_their_scores(tmp_path, count, options,
     # The test is one: targets differ, some end and some are cut.
     assert len({tuple(target) for target in targets}) > count / 4
     assert 0 < sum(END in target for target in targets) < count
+
+
+CLASSES = ("EncoderDecoderModel", "AutoModelForSeq2SeqLM")
+
+
+@pytest.mark.parametrize("shares", ["none", "layers"])
+def test_an_export_is_their_model_and_comes_back(tmp_path, heard, shares):
+    """Without a vocabulary; test_families.py has one with its tokenizer."""
+    changes = {"num_hidden_layers": 1, "intermediate_size": 24} if shares == "none" else {}
+    theirs = of_berts(shares, **changes)
+    theirs.save_pretrained(tmp_path / "hf")
+    read = formats.read(tmp_path / "hf")
+    pooler = "encoder.pooler.dense."
+    assert set(read.unused) == {f"{pooler}weight", f"{pooler}bias"}
+    formats.write(read, tmp_path / "run", format="bertjax")
+    formats.write(formats.read(tmp_path / "run"), tmp_path / "again", format="huggingface")
+    heard.clear()
+    rows, _ = rows_of(3)
+    inputs = {**their_inputs(rows), "decoder_input_ids": torch.tensor(rows["target_ids"]).long()}
+    with torch.no_grad():
+        expected = theirs(**inputs).logits
+        for name in CLASSES:
+            model, report = getattr(transformers, name).from_pretrained(
+                tmp_path / "again", output_loading_info=True
+            )
+            assert heard.messages == [] and not any(report.values())
+            torch.testing.assert_close(model.eval()(**inputs).logits, expected)
+        # The ends are found in config.json.
+        made = model.generate(**their_inputs(rows), max_length=6)
+    assert made[:, 0].tolist() == [START] * 3 and model.generation_config.eos_token_id == END
+    ours, theirs = model.state_dict(), theirs.state_dict()
+    assert ours.keys() == theirs.keys()
+    for path in ours:
+        expected = 0 * theirs[path] if path.startswith(pooler) else theirs[path]
+        torch.testing.assert_close(ours[path], expected, rtol=0, atol=0)
+    model.save_pretrained(tmp_path / "theirs")
+    back = formats.read(tmp_path / "theirs")
+    assert (back.config, back.decoder, back.shares) == (read.config, read.decoder, shares)
+    assert (back.start_id, back.end_id) == (START, END)
+    assert back.params.keys() == read.params.keys()
+    for path, array in read.params.items():
+        np.testing.assert_array_equal(back.params[path], array)
+
+
+def test_the_encoder_alone_is_a_bert_with_their_pooler(tmp_path, heard):
+    theirs = of_berts("none")
+    theirs.save_pretrained(tmp_path / "hf")
+    encoder = formats.read(tmp_path / "hf", head="none")
+    assert (encoder.head, encoder.model_type, encoder.decoder) == ("none", "bert", None)
+    formats.write(encoder, tmp_path / "encoder", format="huggingface")
+    heard.clear()
+    model = transformers.AutoModel.from_pretrained(tmp_path / "encoder")
+    assert heard.messages == []
+    for path, tensor in theirs.encoder.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[path], tensor, rtol=0, atol=0)

@@ -23,7 +23,7 @@ from bertjax.convert.families import (
 )
 from bertjax.data import tokenizer
 
-# Name -> family: the model_type of config.json, and that of its parts where it has parts. Where
+# Name -> family: the model_type of config.json, behind that of its parts if it has any. Where
 # several hold an encoder, the first is written.
 FAMILIES: dict[str, base.Family] = {
     family.name: family

@@ -227,9 +227,9 @@ class Family:
 
     @property
     def name(self) -> str:
-        """Its model_type, and that of its parts where configs are nested."""
+        """Its model_type, behind that of its parts where configs are nested."""
         parts = [part.model_type for part in self.nested.values()]
-        return f"{self.model_type} of {parts[0]}" if parts else self.model_type
+        return "-".join([*parts[:1], self.model_type])
 
     def completion(self, config: models.EncoderConfig) -> dict[str, np.ndarray]:
         """Returns the parameters that an encoder lacks to be one of the family's, by our path."""
