@@ -38,6 +38,8 @@ DROPOUTS = {
 }
 # A field of ours: 1 if a masked token is predicted at the position before it (`tasks.hybrid`).
 SHIFT = "masked_lm_shift"
+# The ids with which a target begins and ends; transformers reads the first from here alone.
+START, END = "decoder_start_token_id", "eos_token_id"
 # The kinds of classifiers in transformers.
 PROBLEM_TYPES = (REGRESSION, "single_label_classification", "multi_label_classification")
 POOLINGS = ("cls", "mean")  # of classifiers that tell what they read
@@ -51,7 +53,8 @@ class Description:
     `is_regression` says that a classifier gives numbers, not classes, as that of one label, and
     `is_multi_label` that any number of its labels may be right; `pooling` is what it reads.
     `languages` are the names of those that have embeddings, in their order. `is_shifted` says that
-    masked tokens are predicted one position to the left. `decoder` are the sizes of a decoder.
+    masked tokens are predicted one position to the left. `decoder` are the sizes of a decoder,
+    `start_id` and `end_id` the ids with which its targets begin and end, None where none are given.
     """
 
     family: base.Family
@@ -64,6 +67,8 @@ class Description:
     languages: tuple[str, ...] = ()
     is_shifted: bool = False
     decoder: models.EncoderConfig | None = None
+    start_id: int | None = None
+    end_id: int | None = None
 
     @property
     def head(self) -> str | None:
@@ -100,7 +105,7 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         supported.
     """
     try:
-        family = families.named(fields.get("model_type") or families.WITHOUT_MODEL_TYPE)
+        family = families.describing(fields)
     except ValueError as error:
         raise ValueError(f"{source} describes no model that is known here: {error}") from error
     faults = []
@@ -108,22 +113,16 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         fields = family.read(fields)
     except ValueError as error:
         faults.append(str(error))
-    reasons = {name: f": {reason}" for name, reason in family.reasons.items()}
-    faults += [
-        f"{name} is {fields[name]!r}; only {value!r} is supported{reasons.get(name, '')}"
-        for name, value in family.fixed.items()
-        if fields.get(name, value) not in (value, None) and (fields[name] or value)
-    ]
-    sizes = _sizes(fields, family, faults)
+    if family.nested:
+        faults += _fixed_faults(fields, family)
+        encoder, decoder = _nested(fields, family, faults)
+    else:
+        encoder = _encoder(fields, family, faults)
+        decoder = _decoder(fields, family, encoder, faults)
+    start_id, end_id = _ends(fields, family, faults)
     pooling = fields.get(family.pooling) or POOLINGS[0]
     if pooling not in POOLINGS:
         faults.append(f"{family.pooling} is {pooling!r}; known are {', '.join(POOLINGS)}")
-    encoder = models.EncoderConfig()
-    try:
-        encoder = models.EncoderConfig(**sizes)
-    except ValueError as error:
-        faults.append(str(error))
-    decoder = _decoder(fields, family, encoder, faults)
     labels = _labels(fields, faults)
     languages = _languages(fields, family, encoder.language_embeddings, faults)
     architectures = fields.get("architectures") or ()
@@ -137,6 +136,8 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
     if faults:
         raise ValueError(f"{source} describes no model that is known here: " + "; ".join(faults))
     _warn(fields, family, encoder, source)
+    for name, part in family.nested.items():
+        _warn(fields[name], part, encoder, f"{name} of {source}")
     has_sigmoid = len(labels) == 1 and _activation(fields, source) == "Sigmoid"
     is_multi_label = fields.get("problem_type") == MULTI_LABEL or has_sigmoid
     # A single number, as rerankers give; it is the only one, so it is the logit of no class.
@@ -153,6 +154,8 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         languages,
         shift == 1,
         decoder,
+        start_id,
+        end_id,
     )
 
 
@@ -178,7 +181,13 @@ def to_json(
         raise ValueError(
             f"head is {head!r}; known of {family.title} are {', '.join(family.architectures)}"
         )
-    fields = {name: field.written(config) for name, field in family.fields.items() if field.stated}
+    fields: dict[str, Any] = {}
+    if decoder is not None and family.nested:
+        of_parts = zip(family.nested.items(), (config, decoder), strict=True)
+        fields = {name: _fields_of(sizes, part) for (name, part), sizes in of_parts}
+        fields |= family.stated
+    else:
+        fields = _fields_of(config, family)
     if decoder is not None:
         fields |= {name: getattr(decoder, ours) for name, (ours, _) in family.decoder.items()}
     if family.pooling:
@@ -189,8 +198,6 @@ def to_json(
             "--format=bertjax keeps it"
         )
     fields |= {
-        **family.stated,
-        **family.restated(config),
         **_language_fields(family, languages),
         "architectures": [family.architectures[head]],
         "model_type": family.model_type,
@@ -201,6 +208,74 @@ def to_json(
         fields["id2label"] = {str(number): labels[number] for number in sorted(labels)}
         fields["label2id"] = {labels[number]: number for number in sorted(labels)}
     return dict(sorted(fields.items()))
+
+
+def _fields_of(config: models.EncoderConfig, family: base.Family) -> dict[str, Any]:
+    """Returns the fields of an encoder's config.json that tell its family and its sizes."""
+    fields = {name: field.written(config) for name, field in family.fields.items() if field.stated}
+    return {
+        **fields,
+        **family.stated,
+        **family.restated(config),
+        "model_type": family.model_type,
+    }
+
+
+def _fixed_faults(fields: Mapping[str, Any], family: base.Family) -> list[str]:
+    reasons = {name: f": {reason}" for name, reason in family.reasons.items()}
+    return [
+        f"{name} is {fields[name]!r}; only {value!r} is supported{reasons.get(name, '')}"
+        for name, value in family.fixed.items()
+        if fields.get(name, value) not in (value, None) and (fields[name] or value)
+    ]
+
+
+def _encoder(
+    fields: Mapping[str, Any], family: base.Family, faults: list[str]
+) -> models.EncoderConfig:
+    """Returns the sizes of an encoder; what is wrong with them goes to `faults`."""
+    faults += _fixed_faults(fields, family)
+    sizes = _sizes(fields, family, faults)
+    try:
+        return models.EncoderConfig(**sizes)
+    except ValueError as error:
+        faults.append(str(error))
+        return models.EncoderConfig()
+
+
+def _nested(
+    fields: Mapping[str, Any], family: base.Family, faults: list[str]
+) -> tuple[models.EncoderConfig, models.EncoderConfig]:
+    """Returns the sizes of encoder and decoder, each with a config of its own."""
+    sizes = []
+    for name, part in family.nested.items():
+        of_part: list[str] = []
+        sizes.append(_encoder(part.read(fields[name]), part, of_part))
+        faults += [f"{name}.{fault}" for fault in of_part]
+    encoder, decoder = sizes
+    if decoder.hidden_size != encoder.hidden_size:
+        faults.append(
+            f"hidden_size is {decoder.hidden_size} in the decoder and {encoder.hidden_size} in the "
+            "encoder; only equal ones are supported"
+        )
+    return encoder, decoder
+
+
+def _ends(
+    fields: Mapping[str, Any], family: base.Family, faults: list[str]
+) -> tuple[int | None, int | None]:
+    """Returns the ids with which a target begins and ends, of a family that has targets."""
+    if START not in family.tokenizer.ids:
+        return None, None
+    start, end = fields.get(START), fields.get(END)
+    if not isinstance(start, int) or isinstance(start, bool):
+        faults.append(
+            f"{START} is {start!r}; a decoder needs the id that it reads first, as a rule that of "
+            "[CLS]: write it into the file"
+        )
+    if end is not None and (not isinstance(end, int) or isinstance(end, bool)):
+        faults.append(f"{END} is {end!r}; it must be the id with which a target ends")
+    return start, end
 
 
 def _sizes(fields: Mapping[str, Any], family: base.Family, faults: list[str]) -> dict[str, Any]:
@@ -334,6 +409,7 @@ def _warn(
         *family.fixed,
         *family.without_effect,
         *family.tokenizer.ids,
+        *family.nested,
     }
     names |= {family.pooling, SHIFT}
     if fields.get("auto_map"):

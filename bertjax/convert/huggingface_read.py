@@ -27,7 +27,7 @@ from bertjax.convert import (
 )
 from bertjax.convert.families import base
 from bertjax.data import foreign_files, json_text, tokenizer
-from bertjax.models import sentence_vectors
+from bertjax.models import decoder_sharing, sentence_vectors
 
 SAFETENSORS_FILE = "model.safetensors"
 SAFETENSORS_INDEX = "model.safetensors.index.json"
@@ -42,6 +42,7 @@ WRAPPERS = ("module.", "_orig_mod.")
 # Types of safetensors that NumPy has. Those of 8 and 4 bits hold quantized weights.
 DTYPES = ("BF16", "F32", "F16", "F64", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 
+SEQUENCES = "sequence_to_sequence"
 BIAS = "classifier.bias"  # our path of the parameter whose size is the number of labels
 
 Weights = dict[str, np.ndarray]
@@ -81,6 +82,9 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         unused = tuple(name for name in weights if not _is_of(name, description, head))
         of_class = {path for path in params if pretrained.is_of_class(path, head, sizes.pooler)}
         params = {path: array for path, array in params.items() if path in of_class}
+        if head == SEQUENCES and description.decoder is not None:
+            params = decoder_sharing.with_most_sharing(params, sizes, description.decoder)
+            logging.info("The decoder shares with the encoder: %s", decoder_sharing.sharing(params))
     except ValueError as error:
         raise ValueError(f"{weights_file}: {error}") from error
     is_regression = description.is_regression and head == "sequence_classification"
@@ -94,6 +98,8 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     if head == "none" and is_of_sentences:
         sentence = _sentence_vectors(whole, sizes, vocabulary)
         params |= _projections(whole, sentence.projections, sizes.hidden_size)
+    has_decoder = head in pretrained.WITH_DECODER
+    part = family.nested.get("encoder", family) if head == "none" else family
     return pretrained.Pretrained(
         config=sizes,
         params=params,
@@ -104,12 +110,14 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         unused=unused,
         is_regression=is_regression,
         is_multi_label=description.is_multi_label and head == "sequence_classification",
-        model_type=family.model_type,
+        model_type=part.name,
         pooling=description.pooling if head == "sequence_classification" else "cls",
         sentence=sentence,
         languages=description.languages,
         is_shifted=description.is_shifted and head == "masked_lm",
-        decoder=description.decoder if head == "masked_autoencoder" else None,
+        decoder=description.decoder if has_decoder else None,
+        start_id=description.start_id if has_decoder else None,
+        end_id=description.end_id if has_decoder else None,
     )
 
 
@@ -205,7 +213,14 @@ def to_params(weights: Weights, description: huggingface_config.Description, hea
     """
     family, sizes = description.family, description.encoder
     count = 1 if head == "multiple_choice" else len(_labels(description, weights, head)) or None
-    shapes = pretrained.shapes(sizes, labels=count, decoder=description.decoder)
+    with_decoder = [it for it in family.architectures if it in pretrained.WITH_DECODER]
+    shapes = pretrained.shapes(
+        sizes,
+        labels=count,
+        decoder=description.decoder,
+        decoder_head=with_decoder[0] if with_decoder else "",
+        shares=family.shares,
+    )
     table = names.of_head(family.tensors, head)
     named_otherwise = {
         name

@@ -15,11 +15,15 @@ from etils import epath
 
 from bertjax.convert import (
     huggingface_config,
+    huggingface_read,
     huggingface_tokenizer,
     names,
     pretrained,
     sentence_transformers,
 )
+from bertjax.convert.families import base
+from bertjax.data import tokenizer
+from bertjax.models import decoder_sharing
 
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
@@ -64,8 +68,10 @@ def write(
 
     params = {path: array for path, array in weights.params.items() if not is_beside(path)}
     params = {**family.completion(sizes), **params}
+    if head == huggingface_read.SEQUENCES:
+        params = decoder_sharing.with_sharing(params, family.shares)
     tensors = names.fuse(names.to_theirs(params, table), family.fused)
-    tensors |= family.constants(sizes, weights.decoder)
+    tensors = {**family.constants(sizes, weights.decoder), **tensors}
     if head == "none":  # then transformers saves the names without the prefix, too
         tensors = {name.removeprefix(family.prefix): array for name, array in tensors.items()}
     directory.mkdir(parents=True, exist_ok=True)
@@ -75,14 +81,22 @@ def write(
     if weights.is_multi_label:
         config["problem_type"] = huggingface_config.MULTI_LABEL
     if weights.vocabulary is not None:
-        for field, name in family.tokenizer.ids.items():
-            config[field] = getattr(weights.vocabulary, name)
+        config |= _ids(weights.vocabulary, family)
+        for name, part in family.nested.items():
+            config[name] |= _ids(weights.vocabulary, part)
         files = family.tokenizer
         huggingface_tokenizer.write_tokenizer(
             weights.vocabulary,
             directory,
             files.with_segments() if sizes.type_vocab_size > 1 else files,
             max_length=sizes.max_position_embeddings,
+        )
+    ends = {huggingface_config.START: weights.start_id, huggingface_config.END: weights.end_id}
+    config |= {field: number for field, number in ends.items() if number is not None}
+    if huggingface_config.START in family.tokenizer.ids and huggingface_config.START not in config:
+        raise ValueError(
+            f"{weights.source} has no vocabulary and no start_id: nothing says what its decoder "
+            "reads first. --format=bertjax keeps it"
         )
     text = json.dumps(config, indent=2, sort_keys=True)
     (directory / huggingface_config.CONFIG_FILE).write_text(text + "\n")
@@ -101,6 +115,11 @@ def write(
             params = {path: x for path, x in weights.params.items() if path.startswith(f"{ours}.")}
             tensors = names.to_theirs(params, names.torch_dense("linear", ours))
             write_safetensors(tensors, place / WEIGHTS_FILE, dtype)
+
+
+def _ids(vocabulary: tokenizer.Tokenizer, family: base.Family) -> dict[str, int]:
+    """Returns the fields of config.json that are ids of the vocabulary."""
+    return {field: getattr(vocabulary, name) for field, name in family.tokenizer.ids.items()}
 
 
 def write_safetensors(

@@ -33,6 +33,7 @@ PIPELINES = {
     "question_answering": "question-answering",
     "multiple_choice": "multiple-choice",
     "masked_autoencoder": "image-feature-extraction",
+    "sequence_to_sequence": "text2text-generation",
 }
 
 
@@ -141,6 +142,8 @@ def _sizes(weights: pretrained.Pretrained) -> list[str]:
         ("activation", config.hidden_act),
         ("longest input", f"{config.max_position_embeddings} tokens"),
     ]
+    if weights.decoder is not None:
+        rows.insert(1, ("layers of the decoder", weights.decoder.num_hidden_layers))
     if config.num_hidden_groups:
         rows.insert(1, ("layers stored", config.num_groups * config.inner_group_num))
     if vocabulary is not None:

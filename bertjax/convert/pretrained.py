@@ -17,7 +17,8 @@ from bertjax import models
 from bertjax.convert import families
 from bertjax.convert.families import base
 from bertjax.data import tokenizer
-from bertjax.models import embedding_sharing, parameters, sentence_vectors
+from bertjax.models import decoder as decoder_lib
+from bertjax.models import decoder_sharing, embedding_sharing, parameters, sentence_vectors
 from bertjax.tasks import masked_autoencoder
 
 # Head -> the first names of the paths of its model; all of them must be there.
@@ -33,6 +34,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "question_answering": ("encoder", "span_head"),
     "multiple_choice": ("encoder", "pooler", "classifier"),
     "masked_autoencoder": ("encoder", "decoder", "value_head"),
+    "sequence_to_sequence": ("encoder", "decoder", "mlm_head"),
 }
 # Parts that a model may lack. The released code makes the pooler for each of its models, and its
 # Saver restores all saved variables.
@@ -48,6 +50,12 @@ LEFT_BEHIND = ("sbo_head",)
 
 # Heads that name classes.
 WITH_LABELS = ("sequence_classification", "token_classification")
+
+# Head -> the module of an encoder and a decoder, from the configs of both.
+WITH_DECODER: dict[str, Callable[..., nnx.Module]] = {
+    "masked_autoencoder": masked_autoencoder.MaskedAutoencoderModel,
+    "sequence_to_sequence": decoder_lib.EncoderDecoder,
+}
 
 # Part -> its module; the classifier has a size that the config does not tell.
 MODULES: dict[str, Callable[..., nnx.Module]] = {
@@ -90,7 +98,9 @@ class Pretrained:
     `pooling`: the pooling of a classifier of sequences.
     `generator`: the encoder of a discriminator's generator, if its parameters are under
       `generator`.
-    `decoder`: the sizes of the decoder of a masked autoencoder.
+    `decoder`: the sizes of the decoder, if its parameters are under `decoder`.
+    `start_id`, `end_id`: the ids with which a decoder's targets begin and end; None: those of
+      the family and the vocabulary.
     `sentence`: how a model for sentence embeddings makes its vectors; it has no head.
     `languages`: names of the languages that it has embeddings of, in their order; () if unknown.
     `is_shifted`: a masked token is predicted at the position before it, as a next token is, by the
@@ -115,6 +125,8 @@ class Pretrained:
     pooling: str = "cls"
     generator: models.EncoderConfig | None = None
     decoder: models.EncoderConfig | None = None
+    start_id: int | None = None
+    end_id: int | None = None
     sentence: sentence_vectors.SentenceVectors | None = None
     languages: tuple[str, ...] = ()
     is_shifted: bool = False
@@ -136,7 +148,12 @@ class Pretrained:
         """
         if self.model_type:
             return families.named(self.model_type)
-        return families.holding(self.config, self.head, self.vocabulary)
+        return families.holding(self.config, self.head, self.vocabulary, self.decoder)
+
+    @property
+    def shares(self) -> str:
+        """What a decoder shares with its encoder, a key of `decoder_sharing.LACKING`."""
+        return decoder_sharing.sharing(self.params)
 
 
 def belongs(path: str, head: str) -> bool:
@@ -168,16 +185,19 @@ def shapes(
     labels: int | None = None,
     generator: models.EncoderConfig | None = None,
     decoder: models.EncoderConfig | None = None,
+    decoder_head: str = "masked_autoencoder",
+    shares: str = "none",
 ) -> dict[str, Any]:
     """Returns the shape of every parameter that a model of these sizes may have, by our path.
 
-    A number that is not known (`labels`, while that is None) is None in its shape.
+    A number that is not known (`labels`, while that is None) is None in its shape. `decoder_head`
+    is the key of WITH_DECODER that a `decoder` is of, and `shares` what that has of the encoder.
     """
     hidden = config.hidden_size
     of_generator = _shapes(generator).items() if generator else ()
     return {
         **_shapes(config),
-        **(_shapes_of_autoencoder(config, decoder) if decoder else {}),
+        **(_shapes_of_both(config, decoder, decoder_head, shares) if decoder else {}),
         **{
             f"{embedding_sharing.GENERATOR}.{path}": shape
             for path, shape in of_generator
@@ -200,11 +220,13 @@ def _shapes(config: models.EncoderConfig) -> Mapping[str, tuple[int, ...]]:
 
 
 @functools.lru_cache(maxsize=4)
-def _shapes_of_autoencoder(
-    config: models.EncoderConfig, decoder: models.EncoderConfig
+def _shapes_of_both(
+    config: models.EncoderConfig, decoder: models.EncoderConfig, head: str, shares: str
 ) -> Mapping[str, tuple[int, ...]]:
+    options = {"shares": shares} if head == "sequence_to_sequence" else {}
+
     def params() -> parameters.Params:
-        model = masked_autoencoder.MaskedAutoencoderModel(config, decoder, rngs=nnx.Rngs(0))
+        model = WITH_DECODER[head](config, decoder, rngs=nnx.Rngs(0), **options)
         return parameters.split(model)[1]
 
     return {path: leaf.shape for path, leaf in parameters.flat(jax.eval_shape(params)).items()}
@@ -219,6 +241,7 @@ def head_of(paths: Collection[str]) -> str:
     parts = {path.split(".")[0] for path in paths}
     richest_first = (
         "masked_autoencoder",
+        "sequence_to_sequence",
         "replaced_tokens",
         "pretraining",
         "masked_lm",
@@ -255,12 +278,17 @@ def select(weights: Pretrained, head: str) -> Pretrained:
     if head == "causal_lm" and weights.is_shifted:
         weights = _causal_side(weights)
     present = {path.split(".")[0] for path in weights.params}
+    if head not in ("none", weights.head) and weights.head == "sequence_to_sequence":
+        present -= {"mlm_head"}  # it reads the decoder's states
     if missing := [part for part in PARTS[head] if part not in present]:
         raise ValueError(
             f"{weights.source} has no {', '.join(missing)}, which a model with the head {head!r} "
             f"needs; its own head is {weights.head!r}"
         )
     is_of_sequences = head == "sequence_classification"
+    model_type = weights.model_type
+    if head == "none" and model_type and (parts := families.named(model_type).nested):
+        model_type = parts["encoder"].model_type
     return dataclasses.replace(
         weights,
         params={path: array for path, array in weights.params.items() if belongs(path, head)},
@@ -270,9 +298,10 @@ def select(weights: Pretrained, head: str) -> Pretrained:
         is_regression=weights.is_regression and is_of_sequences,
         is_multi_label=weights.is_multi_label and is_of_sequences,
         export_fault="" if head == "none" else weights.export_fault,
+        model_type=model_type,
         pooling=weights.pooling if is_of_sequences else "cls",
         generator=weights.generator if head == "replaced_tokens" else None,
-        decoder=weights.decoder if head == "masked_autoencoder" else None,
+        decoder=weights.decoder if head in WITH_DECODER else None,
         sentence=weights.sentence if head == "none" else None,
         is_shifted=weights.is_shifted and head == "masked_lm",
     )

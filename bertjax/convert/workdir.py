@@ -71,9 +71,7 @@ def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
     sizes, generator = encoder.EncoderConfig(**workdir.config.model), None
     if embedding_sharing.GENERATOR in workdir.params:
         generator = replaced_tokens.generator_config(sizes, workdir.config.pretraining.generator)
-    decoder = None
-    if "decoder" in workdir.params:
-        decoder = masked_autoencoder.of_options(sizes, workdir.config.pretraining).decoder
+    decoder = _decoder(workdir, sizes)
     sentence = sentence_vectors_of(workdir)
     if sentence is not None:
         unused = tuple(path for path in flat if not pretrained.belongs(path, "none"))
@@ -149,6 +147,24 @@ def _source(description: reader.Description) -> str:
     return f"{description.directory} (bertjax workdir, step {description.step})"
 
 
+def _decoder(
+    workdir: reader.Workdir, encoder_sizes: encoder.EncoderConfig
+) -> encoder.EncoderConfig | None:
+    """Returns the sizes of the decoder, None without one.
+
+    Those of a decoder of sequences are the encoder's, unless the checkpoint says others.
+    """
+    if "decoder" not in workdir.params:
+        return None
+    if "value_head" in workdir.params:
+        return masked_autoencoder.of_options(encoder_sizes, workdir.config.pretraining).decoder
+    places = ("converted", "finetuned")
+    stored = [
+        workdir.meta[it]["decoder"] for it in places if workdir.meta.get(it, {}).get("decoder")
+    ]
+    return dataclasses.replace(encoder_sizes, **(stored[0] if stored else {}))
+
+
 def _pretrained_fields(
     meta: Mapping[str, Any], params: Mapping[str, np.ndarray], objective: str
 ) -> dict[str, Any]:
@@ -162,6 +178,7 @@ def _pretrained_fields(
         "labels": pretrained.named_labels(labels, params, head),
         "is_shifted": head == "masked_lm" and objective == "hybrid",
         **{name: converted.get(name, default) for name, default in defaults.items()},
+        **{name: converted.get(name) for name in ("start_id", "end_id")},
     }
 
 
@@ -182,7 +199,8 @@ def _finetuned(trained: reader.Workdir) -> dict[str, Any]:
         "is_regression": options.is_regression,
         "is_multi_label": options.is_multi_label,
         "pooling": options.pooling if head == "sequence_classification" else "cls",
-        **trained.meta["finetuned"],  # head, export_fault
+        # head, export_fault; of sequences also start_id and end_id
+        **{name: it for name, it in trained.meta["finetuned"].items() if name != "decoder"},
     }
 
 
@@ -199,7 +217,7 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
         config.pretraining.objective = objective
     if weights.head == "causal_lm":
         config.pretraining.masking = "none"
-    if weights.decoder is not None:
+    if weights.head == "masked_autoencoder" and weights.decoder is not None:
         config.pretraining.masking = "dynamic"
         config.pretraining.decoder.update(
             {name: getattr(weights.decoder, name) for name in masked_autoencoder.DECODER_SIZES}
@@ -226,6 +244,9 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
             "model_type": weights.model_type,
             "pooling": weights.pooling,
             "sentence_vectors": weights.sentence and dataclasses.asdict(weights.sentence),
+            "decoder": weights.decoder and dataclasses.asdict(weights.decoder),
+            "start_id": weights.start_id,
+            "end_id": weights.end_id,
             "source": weights.source,
         },
     }

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax import models
-from bertjax.models import parameters
+from bertjax.models import decoder, parameters
 from bertjax.tasks import next_token, pretraining, replaced_tokens
 
 # Family -> its pair objective.
@@ -45,7 +45,10 @@ LABELED = ("sequence_classification", "token_classification")
 def module_of(read, **options):
     """The graph definition of our module for weights, and its parameters."""
     head = "pooled" if read.head == "none" and "pooler.dense.kernel" in read.params else read.head
-    if head == "pretraining":
+    if head == "sequence_to_sequence":
+        of_decoder = {"decoder_config": read.decoder, "shares": read.shares}
+        make = functools.partial(decoder.EncoderDecoder, **of_decoder)
+    elif head == "pretraining":
         pairs = PAIRS[read.family.model_type]
         make = functools.partial(pretraining.PretrainingModel, pair_loss=pairs)
     else:
@@ -63,6 +66,10 @@ def outputs_of(head, model, rows):
         return tuple(model(rows))
     if head == "replaced_tokens":
         return (model.replaced_logits(rows),)
+    if head == "sequence_to_sequence":  # a row is its own target
+        return (
+            model({**rows, "target_ids": rows["input_ids"], "target_mask": rows["input_mask"]}),
+        )
     hidden = model.encoder(rows)
     if head == "causal_lm":
         return (model.next_logits(hidden),)

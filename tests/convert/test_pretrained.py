@@ -30,7 +30,7 @@ def test_the_chosen_head_has_its_parts_and_the_rest_is_unused():
         for path, array in selected.params.items():
             assert array.tobytes() == made.params[path].tobytes()
     for head in pretrained.PARTS:
-        # One has the parts of a classifier, the other a decoder with sizes of its own.
+        # One has the parts of a classifier, the other a decoder of another width.
         if head not in ("multiple_choice", "masked_autoencoder"):
             assert pretrained.head_of(weights.make(head).params) == head
 

@@ -28,6 +28,8 @@ def make(
     config=CONFIG,
     vocabulary=None,
     generator=None,
+    decoder=None,
+    shares="embeddings",
     scale=0.2,
     norm_scale=0.0,
     seed=0,
@@ -35,13 +37,19 @@ def make(
     """A model with N(0, `scale`) everywhere, so that a mistake shows in the outputs.
 
     LayerNorm's scales are around `norm_scale`: 1 for a model whose answers are used. `generator` is
-    the encoder of ELECTRA's, which it has then, too.
+    the encoder of ELECTRA's, which it has then, too. A `decoder` of sequences has the sizes of the
+    encoder, if no others are given.
     """
     rng = np.random.default_rng(seed)
     vocabulary = vocabulary or small_records.vocabulary()
     if vocabulary.vocab_size > config.vocab_size:
         config = dataclasses.replace(config, vocab_size=vocabulary.vocab_size)
-    shapes = pretrained.shapes(config, labels=NUM_LABELS.get(head, 2), generator=generator)
+    if head == "sequence_to_sequence":
+        decoder = decoder or config
+    of_decoder = {"decoder": decoder, "decoder_head": head, "shares": shares}
+    shapes = pretrained.shapes(
+        config, labels=NUM_LABELS.get(head, 2), generator=generator, **of_decoder
+    )
     params = {
         path: rng.normal(norm_scale if path.endswith("scale") else 0.0, scale, shape)
         for path, shape in shapes.items()
@@ -56,6 +64,7 @@ def make(
         labels=LABELS if NUM_LABELS.get(head) == 3 else {},
         source="a test",
         generator=generator,
+        decoder=decoder,
     )
 
 
@@ -101,5 +110,6 @@ def assert_equal(got, wanted):
         assert got.params[path].dtype == np.float32
         assert got.params[path].tobytes() == array.tobytes(), path
     assert (got.config, got.head) == (wanted.config, wanted.head)
+    assert (got.decoder, got.generator) == (wanted.decoder, wanted.generator)
     assert dict(got.labels) == dict(wanted.labels)
     assert got.vocabulary.describe() == wanted.vocabulary.describe()

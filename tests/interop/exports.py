@@ -28,7 +28,7 @@ def make(family, head, **changes):
     config, vocabulary = small(family, max_position_embeddings=POSITIONS)
     config = dataclasses.replace(config, **changes)
     made = weights.make(head, config=config, vocabulary=vocabulary)
-    return dataclasses.replace(made, model_type=family.model_type)
+    return dataclasses.replace(made, model_type=family.name)
 
 
 def make_for_vectors(family, sentence, *, with_pooler=False):

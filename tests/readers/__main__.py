@@ -56,7 +56,7 @@ def heads():
     """
     for family in exports.FAMILIES:
         for head in family.architectures:
-            yield f"heads/{family.model_type}/{head}", exports.make(family, head, **PLAIN)
+            yield f"heads/{family.name}/{head}", exports.make(family, head, **PLAIN)
     modernbert, xlm = (families.named(name) for name in ("modernbert", "xlm"))
     hybrid = dataclasses.replace(exports.make(modernbert, "masked_lm"), is_shifted=True)
     for head in ("masked_lm", "causal_lm"):

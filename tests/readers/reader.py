@@ -32,6 +32,7 @@ AUTO = {
     "token_classification": "AutoModelForTokenClassification",
     "question_answering": "AutoModelForQuestionAnswering",
     "multiple_choice": "AutoModelForMultipleChoice",
+    "sequence_to_sequence": "AutoModelForSeq2SeqLM",
 }
 # Messages that a reader has for every model of its kind.
 OF_EVERY_MODEL = (
@@ -101,6 +102,8 @@ def inputs_of(tokenizer, facts, model) -> dict:
     inputs = dict(tokenizer(facts["text"], return_tensors="pt"))
     if "lang_id" in vars(model.config):
         inputs["langs"] = torch.zeros_like(inputs["input_ids"])
+    if facts["head"] == "sequence_to_sequence":
+        inputs["decoder_input_ids"] = inputs["input_ids"]
     if facts["head"] == "multiple_choice":
         inputs = {name: rows[:, None] for name, rows in inputs.items()}
     return inputs

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from bertjax import models
 from bertjax.convert import names
@@ -12,6 +13,7 @@ from bertjax.convert.families import (
     bert,
     distilbert,
     electra,
+    encoder_decoder,
     esm,
     modernbert,
     modernbert_decoder,
@@ -21,9 +23,10 @@ from bertjax.convert.families import (
 )
 from bertjax.data import tokenizer
 
-# model_type of config.json -> family. Where several hold an encoder, the first is written.
+# Name -> family: the model_type of config.json, behind that of its parts if it has any. Where
+# several hold an encoder, the first is written.
 FAMILIES: dict[str, base.Family] = {
-    family.model_type: family
+    family.name: family
     for family in (
         bert.FAMILY,
         albert.FAMILY,
@@ -37,6 +40,7 @@ FAMILIES: dict[str, base.Family] = {
         xlm.FAMILY,
         esm.FAMILY,
         vit_mae.FAMILY,
+        encoder_decoder.of(bert.FAMILY),
     )
 }
 
@@ -44,21 +48,46 @@ FAMILIES: dict[str, base.Family] = {
 WITHOUT_MODEL_TYPE = bert.FAMILY.model_type
 
 
-def named(model_type: object) -> base.Family:
-    """Returns the family of this model_type.
+def named(name: object) -> base.Family:
+    """Returns the family of this name.
 
     Raises:
       ValueError: if there is none, with those that are known.
     """
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ValueError(f"model_type is {model_type!r}; known are {', '.join(FAMILIES)}")
-    return FAMILIES[model_type]
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise ValueError(f"model_type is {name!r}; known are {', '.join(FAMILIES)}")
+    return FAMILIES[name]
+
+
+def describing(fields: Mapping[str, Any]) -> base.Family:
+    """Returns the family of the fields of a config.json.
+
+    Raises:
+      ValueError: if there is none, with those that are known.
+    """
+    model_type = fields.get("model_type") or WITHOUT_MODEL_TYPE
+    candidates = [family for family in FAMILIES.values() if family.model_type == model_type]
+    if not candidates:
+        return named(model_type)  # which says that there is none
+    for family in candidates:
+        if all(_type_of(fields, part) == it.model_type for part, it in family.nested.items()):
+            return family
+    parts = " and ".join(f"{part} {_type_of(fields, part)!r}" for part in candidates[0].nested)
+    known = ", ".join(family.name for family in candidates)
+    raise ValueError(f"model_type is {model_type!r} with {parts}; known are {known}")
+
+
+def _type_of(fields: Mapping[str, Any], part: str) -> Any:
+    """Returns the model_type of a nested config, None where there is none."""
+    nested = fields.get(part)
+    return nested.get("model_type") if isinstance(nested, Mapping) else None
 
 
 def holding(
     config: models.EncoderConfig,
     head: str = "none",
     vocabulary: tokenizer.Tokenizer | None = None,
+    decoder: models.EncoderConfig | None = None,
 ) -> base.Family:
     """Returns the first family that has encoders of this kind, and a class with this head.
 
@@ -70,6 +99,8 @@ def holding(
     lacking: dict[str, list[str]] = {}
     for family in FAMILIES.values():
         lacking[family.title] = family.lacks(config)
+        if decoder is not None:
+            lacking[family.title] += [f"decoder with {it}" for it in family.lacks(decoder)]
         if head not in family.architectures:
             heads = ", ".join(family.architectures)
             lacking[family.title].append(f"class for the head {head!r} (known: {heads})")

@@ -182,6 +182,10 @@ class Family:
     `constants`: tensors of the files that are not parameters, by name; it takes the sizes of the
       encoder, and of the decoder if there is one.
     `decoder`: fields of config.json with the sizes of a decoder -> ours, and the defaults.
+    `nested`: fields of config.json with the config of a part, encoder and decoder in this order ->
+      the part's family; () where all sizes stand in one config.
+    `shares`: what the decoder of a sequence-to-sequence model shares with the encoder in the files,
+      a key of `decoder_sharing.LACKING`.
     `of_weights`: fields of EncoderConfig that no config.json has -> their values by the tensors.
     `languages`: the fields with the numbers of its languages by name, and with the names by number.
     """
@@ -214,10 +218,18 @@ class Family:
         [models.EncoderConfig, models.EncoderConfig | None], Mapping[str, np.ndarray]
     ] = lambda config, decoder: {}
     decoder: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
+    nested: Mapping[str, Family] = dataclasses.field(default_factory=dict)
+    shares: str = "none"
     of_weights: Mapping[str, Callable[[models.EncoderConfig, Mapping[str, np.ndarray]], Any]] = (
         dataclasses.field(default_factory=dict)
     )
     languages: tuple[str, str] | tuple[()] = ()
+
+    @property
+    def name(self) -> str:
+        """Its model_type, behind that of its parts where configs are nested."""
+        parts = [part.model_type for part in self.nested.values()]
+        return "-".join([*parts[:1], self.model_type])
 
     def completion(self, config: models.EncoderConfig) -> dict[str, np.ndarray]:
         """Returns the parameters that an encoder lacks to be one of the family's, by our path."""

@@ -12,7 +12,7 @@ from bertjax.convert import families, huggingface_config, names, pretrained
 
 FAMILIES = families.FAMILIES.values()
 TABLES = {
-    f"{family.model_type}-{format}": (family, table)
+    f"{family.name}-{format}": (family, table)
     for family in FAMILIES
     for format, table in (
         ("huggingface", family.tensors),
@@ -44,8 +44,14 @@ def shapes_of(config, table, labels=None):
     has_generator = any(entry.ours.startswith("generator.") for entry in table)
     generator = dataclasses.replace(config, hidden_size=16) if has_generator else None
     has_decoder = any(entry.ours.startswith("decoder.") for entry in table)
-    decoder = dataclasses.replace(config, hidden_size=16) if has_decoder else None
-    return pretrained.shapes(config, labels=labels, generator=generator, decoder=decoder)
+    is_of_sequences = any(entry.ours.startswith("decoder.cross.") for entry in table)
+    # That of sequences is as wide as its encoder.
+    changes = {"num_hidden_layers": 3} if is_of_sequences else {"hidden_size": 16}
+    decoder = dataclasses.replace(config, **changes) if has_decoder else None
+    head = "sequence_to_sequence" if is_of_sequences else "masked_autoencoder"
+    return pretrained.shapes(
+        config, labels=labels, generator=generator, decoder=decoder, decoder_head=head
+    )
 
 
 def heads_of(family, table, shapes, pooler):
@@ -79,7 +85,7 @@ def test_there_and_back_is_the_identity_bit_for_bit(tiny, family, table):
     table = names.in_a_row(table, config.inner_group_num)
     shapes = shapes_of(config, table, labels=3)
     heads = heads_of(family, table, shapes, config.pooler)
-    assert len(heads) > 1 and (not is_huggingface or heads == [*family.architectures])
+    assert heads and (not is_huggingface or heads == [*family.architectures])
     for head in heads:
         of_head = names.of_head(table, head)
         params = made(shapes, head, of_head, config.pooler)
@@ -103,16 +109,22 @@ def test_every_name_stands_once_for_a_head_on_either_side(tiny, family, table):
         assert paths <= shapes.keys(), paths - shapes.keys()
 
 
+ENDS = {"decoder_start_token_id": 2, "eos_token_id": 3}  # which only some families read
+
+
 def test_a_config_that_is_written_is_read_back():
     for family in FAMILIES:
-        assert families.named(family.model_type) is family
+        assert families.named(family.name) is family
         assert family.architectures.keys() <= pretrained.PARTS.keys()
         config = sized(models.EncoderConfig(num_hidden_layers=3), family)
         assert family.lacks(config) == []
         for head in family.architectures:
-            fields = json.loads(json.dumps(huggingface_config.to_json(config, family, head=head)))
+            smaller = dataclasses.replace(config, num_hidden_layers=1) if family.nested else None
+            fields = huggingface_config.to_json(config, family, head=head, decoder=smaller)
+            fields = json.loads(json.dumps(fields | ENDS))
             read = huggingface_config.parse_config(fields, source="config.json")
             assert (read.family, read.encoder, read.head) == (family, config, head)
+            assert smaller is None or read.decoder == smaller
 
 
 # The config.json of a family as it was released, or as the hub has it.
