@@ -143,6 +143,7 @@ SETTINGS = {
     "squad": examples(88_641, "windows of v1.1"),
     "conll": examples(14_041, "sentences"),
     "swag": examples(73_546),
+    "bert2bert": examples(100_000, "pairs"),
     "embeddings": examples(100_000, "pairs"),
     "quickstart": Setting("v5e-1"),
     "smoke": Setting("v5e-1"),

@@ -33,4 +33,5 @@ def head_task(config: ml_collections.ConfigDict) -> base.FinetuningTask:
 def checkpoint_meta(config: ml_collections.ConfigDict) -> dict[str, Any]:
     """Returns what a checkpoint says of its head, for those who know formats and no kinds."""
     task = head_task(config)
-    return {"finetuned": {"head": task.head, "export_fault": task.export_fault}}
+    said = {"head": task.head, "export_fault": task.export_fault, **task.export_fields}
+    return {"finetuned": said}

@@ -277,6 +277,11 @@ class FinetuningTask(abc.ABC):
             "formats have no model of that kind"
         )
 
+    @property
+    def export_fields(self) -> Mapping[str, Any]:
+        """What an export needs to know besides the head: fields of `convert.pretrained`."""
+        return {}
+
     def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns shapes and types of the labels of a batch: the number of a class each."""
         return {"labels": jax.ShapeDtypeStruct((batch_size,), np.int32)}

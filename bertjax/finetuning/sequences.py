@@ -60,6 +60,10 @@ class Sequences(base.FinetuningTask):
         """The parts that begin as others of the weights, by the beginnings of their paths."""
         return BEGINS
 
+    @property
+    def export_fields(self) -> Mapping[str, Any]:
+        return {"start_id": self.search.start_id, "end_id": self.search.end_id}
+
     def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         shape = (batch_size, self.search.max_length)
         return dict.fromkeys(("target_ids", "labels"), jax.ShapeDtypeStruct(shape, np.int32))

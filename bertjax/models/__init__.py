@@ -16,16 +16,20 @@ from bertjax.models.classification import (
     SpanClassifier,
     TokenClassifier,
 )
+from bertjax.models.decoder import Decoder, EncoderDecoder
 from bertjax.models.embeddings import LearntEmbeddings
 from bertjax.models.encoder import Encoder, EncoderConfig, make_bare, make_encoder
 from bertjax.models.encoder_layers import PostNormLayer
+from bertjax.models.generation import Search, generate
 from bertjax.models.heads import MlmHead, PairHead, Pooler, ReplacedHead
 from bertjax.models.parameters import encoder_paths
 from bertjax.models.visibility import Visibility
 
 __all__ = [
+    "Decoder",
     "Encoder",
     "EncoderConfig",
+    "EncoderDecoder",
     "LearntEmbeddings",
     "MlmHead",
     "MultipleChoice",
@@ -33,12 +37,14 @@ __all__ = [
     "Pooler",
     "PostNormLayer",
     "ReplacedHead",
+    "Search",
     "SelfAttention",
     "SequenceClassifier",
     "SpanClassifier",
     "TokenClassifier",
     "Visibility",
     "encoder_paths",
+    "generate",
     "make_bare",
     "make_encoder",
 ]

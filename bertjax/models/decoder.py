@@ -268,7 +268,7 @@ class EncoderDecoder(nnx.Module):
     The head is that of masked tokens, on the decoder's table of words.
 
     Raises:
-      ValueError: if the widths of the two differ.
+      ValueError: if the widths of the two differ; in a call, if `target_ids` are the `labels`.
     """
 
     def __init__(
@@ -297,6 +297,11 @@ class EncoderDecoder(nnx.Module):
         `target_mask` is 1 at its tokens. The source is what an encoder reads; `source_mask`, where
         there is one, says which of its positions the decoder sees, in place of `input_mask`.
         """
+        if _are_same(batch["target_ids"], batch.get("labels")):
+            raise ValueError(
+                "target_ids are the labels themselves, so a decoder would learn to copy them; it "
+                "reads the token before each label: the start token, then the labels but the last"
+            )
         states = self.encoder(batch, key=key)
         inputs = target_inputs(batch)
         return self.logits(
@@ -310,6 +315,15 @@ class EncoderDecoder(nnx.Module):
         owner = self.decoder if self.decoder.shares == "none" else self.encoder
         with jax.named_scope("mlm_head"):
             return self.mlm_head(hidden, owner.embeddings.word.embedding[...])
+
+
+def _are_same(inputs: Array, labels: Array | None) -> bool:
+    """Returns whether two arrays are one, or hold the same where they are known."""
+    if labels is None or inputs.shape != labels.shape:
+        return False
+    if isinstance(inputs, jax.core.Tracer) or isinstance(labels, jax.core.Tracer):
+        return inputs is labels
+    return bool((inputs == labels).all())
 
 
 def target_inputs(batch: layers.Inputs) -> layers.Inputs:

@@ -260,6 +260,10 @@ def test_widths_and_layers_that_no_decoder_has_are_refused(tiny):
     with pytest.raises(ValueError, match="num_hidden_groups is 1"):
         decoder.Decoder(dataclasses.replace(tiny, num_hidden_groups=1), rngs=nnx.Rngs(0))
     model, batch = model_of(tiny), rows(tiny)
+    with pytest.raises(ValueError, match="target_ids are the labels themselves"):
+        model({**batch, "labels": batch["target_ids"]})
+    with pytest.raises(ValueError, match="target_ids are the labels themselves"):
+        jax.jit(lambda ids: model({**batch, "target_ids": ids, "labels": ids}))(batch["target_ids"])
     packed = dataclasses.replace(
         visibility.of(batch), sequence_ids=jnp.ones_like(batch["input_ids"])
     )
