@@ -21,6 +21,7 @@ from bertjax.finetuning import (
     conll_files,
     example_files,
     feature_sets,
+    sequences,
     spans,
     squad_files,
     table_files,
@@ -29,6 +30,7 @@ from bertjax.finetuning import (
     texts,
 )
 
+LONGEST_TARGET = 64  # tokens of a target where no option says another number
 TEXT, PAIR = "text", "text_pair"  # as pipelines of transformers call them
 
 
@@ -138,6 +140,16 @@ def _tag_options(head: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"dataset": "conll", "name": "", "tag_scheme": tag_schemes.of_labels(labels)}
 
 
+def _sequence_options(head: Mapping[str, Any]) -> Mapping[str, Any]:
+    if head.get("end_id") is None:
+        raise ValueError(
+            "the weights do not say which id ends a target (eos_token_id in config.json), so no "
+            "text can be generated: write it there, and convert them again"
+        )
+    specials = (head["start_id"], head["end_id"], head["pad_id"])
+    return {"dataset": "sequences", "shares": head["shares"], "target_specials": specials}
+
+
 # Head -> its kind, and the options that its description decides.
 HEADS: dict[str, tuple[base.FinetuningKind, Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
     "sequence_classification": (dataclasses.replace(texts.TABLE, reader=TextReader), _text_options),
@@ -147,6 +159,7 @@ HEADS: dict[str, tuple[base.FinetuningKind, Callable[[Mapping[str, Any]], Mappin
         lambda head: {"dataset": "squad", "name": "v1"},
     ),
     "multiple_choice": (choices.SWAG, lambda head: {"dataset": "swag"}),
+    "sequence_to_sequence": (sequences.SEQUENCES, _sequence_options),
 }
 
 
@@ -156,8 +169,9 @@ def kind_of(
     """Returns the kind and the options of converted weights, None if their head predicts nothing.
 
     `head` is its description in a workdir: `head`, `labels` by number, `is_regression`,
-    `is_multi_label`, `pooling`. `longest` is the number of positions that the model reads; a window
-    of SQuAD takes at most the 384 of the paper.
+    `is_multi_label`, `pooling`; of sequences `start_id`, `end_id`, `pad_id` and `shares`. `longest`
+    is the number of positions that the model reads; a window of SQuAD takes at most the 384 of the
+    paper.
     """
     name = head.get("head")
     if name not in HEADS:
@@ -171,6 +185,7 @@ def kind_of(
         "labels": labels,
         "max_seq_length": length,
         "text_column": TEXT,
+        "max_target_length": min(longest, LONGEST_TARGET),
         "doc_stride": max(min(128, length // 4), 1),
         "max_query_length": max(min(64, length // 4), 1),
     }

@@ -21,6 +21,7 @@ from etils import epath
 from bertjax import config as config_lib
 from bertjax import finetuning
 from bertjax.convert import formats
+from bertjax.convert.families import base as families_base
 from bertjax.data import directories, languages, mixtures, padding, records, unknown_tokens
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
@@ -32,7 +33,13 @@ from bertjax.finetuning import (
     wrapped_tasks,
 )
 from bertjax.jobs import base, lengths, teachers
-from bertjax.models import encoder_config, sentence_vectors
+from bertjax.models import (
+    decoder_sharing,
+    encoder,
+    encoder_config,
+    parameters,
+    sentence_vectors,
+)
 from bertjax.tasks import distillation
 from bertjax.workdirs import reader
 
@@ -316,12 +323,28 @@ def kind_of(trained: reader.Workdir) -> kinds.FinetuningKind | None:
     if "classifier" in trained.params and not head.get("labels"):
         count = trained.params["classifier"]["bias"].size
         head["labels"] = {str(number): f"LABEL_{number}" for number in range(count)}
+    if "decoder" in trained.params and trained.vocabulary is not None:
+        paths = parameters.flat(trained.params)
+        head["shares"] = decoder_sharing.sharing(paths)
+        head["pad_id"] = trained.vocabulary.pad_id
+        _check_decoder(trained, head.get("decoder") or {})
     kind_and_options = imported.kind_of(head, trained.config.model.max_position_embeddings)
     if kind_and_options is None:
         return None
     kind, head_options = kind_and_options
     options.update(head_options)
     return kind
+
+
+def _check_decoder(trained: reader.Workdir, sizes: Mapping[str, Any]) -> None:
+    """Raises a ValueError if the decoder has other sizes than the encoder."""
+    of_encoder = dataclasses.asdict(encoder.EncoderConfig(**trained.config.model))
+    others = [name for name, value in sizes.items() if value != of_encoder[name]]
+    if differing := [name for name in others if name not in families_base.HOW]:
+        raise ValueError(
+            f"the decoder in {trained.directory} differs from its encoder in "
+            f"{', '.join(differing)}; only decoders like their encoders generate texts here"
+        )
 
 
 def evaluating(trained: reader.Workdir, data: str, language: str = "") -> base.Job:

@@ -14,6 +14,7 @@ from rouge_score import rouge_scorer
 import bertjax
 from bertjax import config as config_lib
 from bertjax import evaluate, generate, inference, predict, train
+from bertjax.convert import __main__ as convert
 from bertjax.finetuning import sequences
 from bertjax.models import generation, parameters
 from bertjax.scores import generated
@@ -268,3 +269,18 @@ def test_what_generates_no_texts_is_refused(trained, tmp_path):
         next(generate.generate(model, ["w1"], max_length=99))
     with pytest.raises(ValueError, match="give a list of texts"):
         bertjax.load(trained / "run").generate("w1")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_an_export_comes_back_and_generates_the_same(trained, tmp_path):
+    convert.convert(trained / "run", tmp_path / "exported")
+    config = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert config["architectures"] == ["EncoderDecoderModel"]
+    convert.convert(tmp_path / "exported", tmp_path / "back", format="bertjax")
+    sources = [" ".join(words) for words in small_datasets.sentences(7)]
+    ours, theirs = (
+        [*generate.generate(inference.load_finetuned(it), sources, beams=2, max_length=6)]
+        for it in (trained / "run", tmp_path / "back")
+    )
+    assert [it[0]["text"] for it in ours] == [it[0]["text"] for it in theirs]
