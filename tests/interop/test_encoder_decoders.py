@@ -28,15 +28,17 @@ SIZES = {
 }
 
 
-def of_berts(shares, **sizes):
-    """Their model of two BERTs; what is shared is equal in both."""
+def of_berts(shares, kind="bert", **sizes):
+    """Their model of two encoders; what is shared is equal in both."""
+    make = transformers.CONFIG_MAPPING[kind]
     ends = {"decoder_start_token_id": START, "pad_token_id": PAD, "eos_token_id": END}
     config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(
-        transformers.BertConfig(**SIZES), transformers.BertConfig(**SIZES | sizes), **ends
+        make(**SIZES), make(**SIZES | sizes), **ends
     )
     model = transformers.EncoderDecoderModel(config)
     randomize(model)
-    model.decoder.cls.predictions.bias.data[END] += 2.0  # so that some targets end
+    head = model.decoder.cls.predictions if kind == "bert" else model.decoder.lm_head
+    head.bias.data[END] += 2.0  # so that some targets end
     tie(model.encoder, model.decoder.bert, shares)
     return model.eval()
 
@@ -77,12 +79,16 @@ def their_inputs(rows):
     return {theirs: torch.tensor(rows[ours]).long() for theirs, ours in names.items()}
 
 
-@pytest.mark.parametrize("shares", decoder_sharing.LACKING)
-def test_logits_losses_and_gradients_are_theirs(tmp_path, shares):
-    theirs = of_berts(shares)
+@pytest.mark.parametrize(
+    ("kind", "shares"),
+    [*(("bert", it) for it in decoder_sharing.LACKING), ("bert-generation", "embeddings")],
+)
+def test_logits_losses_and_gradients_are_theirs(tmp_path, kind, shares):
+    theirs = of_berts(shares, kind)
     theirs.save_pretrained(tmp_path / "hf")
     read = formats.read(tmp_path / "hf")
     assert (read.head, read.shares) == ("sequence_to_sequence", shares)
+    assert read.model_type == f"{kind}-encoder-decoder"
     rows, labels = rows_of(6)
     out = theirs(**their_inputs(rows), labels=torch.tensor(labels).long())
     out.loss.backward()
@@ -105,7 +111,7 @@ def test_logits_losses_and_gradients_are_theirs(tmp_path, shares):
     table, family = read.family.tensors, read.family
     summed = names.to_ours(gradients, table, ignored=family.ignored, spelling=family.spelling)
     for path in [*summed]:
-        if path not in read.params:  # a copy: what is shared gets the sum of both
+        if path not in read.params:  # what is shared gets the sum of both
             summed[path.replace("decoder", "encoder", 1)] += summed.pop(path)
     ours = parameters.flat(gradient)
     assert ours.keys() == summed.keys()

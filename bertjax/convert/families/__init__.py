@@ -11,6 +11,7 @@ from bertjax.convert.families import (
     albert,
     base,
     bert,
+    bert_generation,
     distilbert,
     electra,
     encoder_decoder,
@@ -40,7 +41,9 @@ FAMILIES: dict[str, base.Family] = {
         xlm.FAMILY,
         esm.FAMILY,
         vit_mae.FAMILY,
+        bert_generation.FAMILY,
         encoder_decoder.of(bert.FAMILY),
+        encoder_decoder.of(bert_generation.FAMILY),
     )
 }
 
