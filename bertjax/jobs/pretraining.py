@@ -306,6 +306,7 @@ def _evaluation_misfits(trained: reader.Description, manifest: records.Manifest)
     if trained.identity("tokenizer_sha256") not in (None, manifest.tokenizer_sha256):
         yield f"{_vocabulary_misfit(manifest)} the one of {trained.directory}: build them with it"
     yield from _pair_misfit(manifest, trained.config.pretraining.pair_loss)
+    yield from _packing_misfit(manifest, trained.config.pretraining.objective)
 
 
 def _open(
@@ -364,13 +365,15 @@ def _misfits(
             f"config.model has {narrow}: set window=0 and left_to_right=False, or leave out the "
             f"records of {', '.join(filter(translations.are_named, manifest.languages))}"
         )
-    if translations.are_in(manifest) and options.objective == "hybrid":
+    reads_sequences = tasks.OBJECTIVES[options.objective].reads_sequences
+    if translations.are_in(manifest) and (options.objective == "hybrid" or reads_sequences):
         yield (
             "they hold texts with their translations, whose positions begin anew, and rows of "
-            "config.pretraining.objective='hybrid' are read from left to right by position: take "
-            "objective=masked_tokens, or leave out the records of "
+            f"config.pretraining.objective={options.objective!r} are read from left to right by "
+            "position: take objective=masked_tokens, or leave out the records of "
             f"{', '.join(filter(translations.are_named, manifest.languages))}"
         )
+    yield from _packing_misfit(manifest, options.objective)
     stored, built = ("static", "masks in them") if manifest.has_static_masks else (
         "dynamic", "--mask=none"
     )  # fmt: skip
@@ -394,6 +397,15 @@ def _pair_misfit(manifest: records.Manifest, pair_loss: str) -> Iterator[str]:
         yield (
             f"their pair_objective is {held!r}, and config.pretraining.pair_loss is {pair_loss!r}: "
             f"set it to {usable}, or rebuild them with --pair_objective={pair_loss}"
+        )
+
+
+def _packing_misfit(manifest: records.Manifest, objective: str) -> Iterator[str]:
+    if manifest.is_packed and tasks.OBJECTIVES[objective].reads_sequences:
+        yield (
+            "their rows hold several sequences, and with config.pretraining.objective="
+            f"{objective!r} the decoder sees one source a row: rebuild them without "
+            "--packing=best_fit"
         )
 
 
