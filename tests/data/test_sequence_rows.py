@@ -240,6 +240,16 @@ def test_shapes_are_those_of_the_features_at_even_and_odd_lengths(name):
         assert found.keys() <= {*shapes, "input_ids", "input_mask", "segment_ids"}
 
 
+@pytest.mark.parametrize("name", sequence_rows.SEQUENCE_ROWS)
+def test_the_first_token_of_a_row_stays_even_if_it_is_a_word(name):
+    batch = full_rows(2_000, 6)
+    batch["input_ids"][:, 0] = 999
+    found = made(name, batch)
+    assert (found["input_ids"][:, 0] == 999).all()
+    if name == "mass":
+        assert found["target_positions"].min() == 0 and (found["target_labels"] != 999).all()
+
+
 def test_rows_that_are_full_have_no_space_for_an_empty_span():
     """One word in a row: a span is that word, and the empty spans before it find no place."""
     batch = full_rows(500, 3)
