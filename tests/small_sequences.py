@@ -13,8 +13,8 @@ def ids(vocab_size):
     return sequence_rows.Ids(vocab_size, PAD, SEP, MASK, (PAD, CLS, SEP, MASK))
 
 
-def batch(name, vocab_size, rows=4, length=12, seed=0):
-    """Rows of several lengths, made by a key of SEQUENCE_ROWS; the last one only fills up."""
+def batch(name, vocab_size, rows=4, length=12, seed=0, fillers=(-1,)):
+    """Rows of several lengths, made by a key of SEQUENCE_ROWS; `fillers` only fill up."""
     rng = np.random.default_rng(seed)
     lengths = np.array([length, *rng.integers(5, length, rows - 1)])
     place = np.arange(length)
@@ -27,5 +27,5 @@ def batch(name, vocab_size, rows=4, length=12, seed=0):
     plain["segment_ids"] = np.zeros_like(mask)
     made = plain | sequence_rows.SEQUENCE_ROWS[name].draw(plain, ids(vocab_size), rng)
     weights = np.ones(rows, np.float32)
-    weights[-1] = 0
+    weights[[*fillers]] = 0
     return {key: jnp.asarray(it) for key, it in made.items()} | {"example_weights": weights}

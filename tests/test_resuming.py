@@ -149,6 +149,14 @@ PRETRAINING = {
         | {"phases.phase1.max_seq_length": 17}
         | objective("masked_autoencoder", least_crop=0.5, flips=True, **HIDDEN),
     ),
+    "masked_spans_to_sequence, mass": Case(
+        "unmasked", objective("masked_spans_to_sequence", masking="dynamic")
+    ),
+    "masked_spans_to_sequence, bart, micro-batches": Case(
+        "unmasked",
+        {"gradient_accumulation_steps": 2}
+        | objective("masked_spans_to_sequence", masking="dynamic", sequence_rows="bart"),
+    ),
     "teacher": Case("static", TEACHER | objective("masked_tokens")),
 }
 EPOCHS = {"finetuning.num_epochs": 2.0}

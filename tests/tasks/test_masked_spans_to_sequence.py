@@ -171,6 +171,7 @@ def test_random_tokens_have_the_features_of_records(rows):
     assert {name: batch[name].shape for name in abstract} == {
         name: it.shape for name, it in abstract.items()
     }
+    assert batch["target_labels"].max() > 40 and batch["target_mask"].all()
     task = masked_spans_to_sequence.MaskedSpansToSequence(
         dataclasses.replace(TINY, vocab_size=50), rows
     )
