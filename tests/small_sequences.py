@@ -24,8 +24,10 @@ def batch(name, vocab_size, rows=4, length=12, seed=0, fillers=(-1,)):
     tokens[:, 0] = CLS
     mask = (place < lengths[:, None]).astype(np.int32)
     plain = {"input_ids": (tokens * mask).astype(np.int32), "input_mask": mask}
+    plain["ends_sentence"] = (rng.random(mask.shape) < 0.3).astype(np.int32)
     plain["segment_ids"] = np.zeros_like(mask)
     made = plain | sequence_rows.SEQUENCE_ROWS[name].draw(plain, ids(vocab_size), rng)
     weights = np.ones(rows, np.float32)
     weights[[*fillers]] = 0
+    del made["ends_sentence"]
     return {key: jnp.asarray(it) for key, it in made.items()} | {"example_weights": weights}

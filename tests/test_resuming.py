@@ -214,6 +214,7 @@ def root(tmp_path_factory):
         sizes = {"max_seq_length": length, "counts": (24, 25), "documents": range(90)}
         small_records.write(root / f"static_{length}", **sizes)
         unmasked = {"is_masked": False, "counts_words": True, **sizes}
+        unmasked["stores_sentence_ends"] = True
         small_records.write(root / f"unmasked_{length}", **unmasked)
     small_records.write(root / "sentence_order_16", pair_objective="sop")
     languages = {"de": (24, 24), "eo": (9,), "fr": (16, 16)}

@@ -41,14 +41,16 @@ class SequenceRows:
     """A way to make rows.
 
     `draw` takes a batch, its ids and a generator, and returns the features that it makes.
-    `target_length` is that of rows of a length. `features` are those of every position of a source
-    and of a target that not all ways have.
+    `target_length` is that of rows of a length. `source_features` and `target_features` are those
+    of every position of a source and of a target that not all ways have. With `reads_sentences` the
+    records must have records.SENTENCES_FEATURE.
     """
 
     draw: Callable[[Batch, Ids, np.random.Generator], dict[str, np.ndarray]]
     target_length: Callable[[int], int]
     source_features: tuple[str, ...] = ()
     target_features: tuple[str, ...] = ()
+    reads_sentences: bool = False
 
     def features(self, length: int) -> dict[str, records.Feature]:
         """Returns the features that are made of rows of `length` tokens."""
@@ -71,7 +73,7 @@ def mass(batch: Batch, ids: Ids, rng: np.random.Generator) -> dict[str, np.ndarr
     the length that follows from its first row, and may hold the end of a row.
     """
     input_ids, real = batch["input_ids"], batch["input_mask"] != 0
-    maskable = _maskable(batch, ids)
+    maskable = _maskable(input_ids, real, ids)
     available = maskable.sum(axis=1)
     sizes = np.minimum(np.rint(FRAGMENT_SHARE * real.sum(axis=1)).astype(np.int64), available)
     die, anywhere = rng.random(len(sizes)), rng.integers(0, available - sizes + 1)
@@ -100,22 +102,49 @@ def mass(batch: Batch, ids: Ids, rng: np.random.Generator) -> dict[str, np.ndarr
 
 
 def bart(batch: Batch, ids: Ids, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Returns rows in which spans are one [MASK] each; the target is the row as it was.
+    """Returns rows of exchanged sentences and infilled spans; the target is the row as it was.
 
     The decoder reads [SEP] and then the row. All tokens of a source are of the first segment.
     Source: Lewis et al. 2020, section 2.2; fairseq/data/denoising_dataset.py.
     """
-    input_ids = batch["input_ids"].astype(np.int32)
-    source, real = infilled(input_ids, batch["input_mask"] != 0, _maskable(batch, ids), ids, rng)
+    input_ids, real = batch["input_ids"].astype(np.int32), batch["input_mask"] != 0
+    order = sentence_order(input_ids, real, batch[records.SENTENCES_FEATURE] != 0, ids.sep_id, rng)
+    exchanged = np.take_along_axis(input_ids, order, axis=1)
+    maskable = _maskable(exchanged, real, ids)
+    source, is_real = infilled(exchanged, real, maskable, ids, rng)
     begin = np.full_like(input_ids[:, :1], ids.sep_id)
     return {
         "input_ids": source,
-        "input_mask": real.astype(np.int32),
+        "input_mask": is_real.astype(np.int32),
         "segment_ids": np.zeros_like(source),
         "target_ids": np.concatenate([begin, input_ids[:, :-1]], axis=1),
-        "target_mask": batch["input_mask"].astype(np.int32),
+        "target_mask": real.astype(np.int32),
         "target_labels": input_ids,
     }
+
+
+def sentence_order(
+    input_ids: Int[np.ndarray, "batch length"],
+    real: Bool[np.ndarray, "batch length"],
+    ends_sentence: Bool[np.ndarray, "batch length"],
+    sep_id: int,
+    rng: np.random.Generator,
+) -> Int[np.ndarray, "batch length"]:
+    """Returns the places of a row's tokens, its sentences in random order, all equally likely.
+
+    The row's first and last token and its padding stay. What a row has of a sentence is one, and a
+    [SEP] within it goes with the sentence before.
+    Source: fairseq/data/denoising_dataset.py, permute_sentences.
+    """
+    place, last = np.arange(input_ids.shape[1]), real.sum(axis=1)[:, None] - 1
+    is_inside = (place > 0) & (place < last)
+    is_sep = is_inside & (input_ids == sep_id)
+    ends = (ends_sentence & is_inside) | is_sep
+    ends[:, :-1] &= ~is_sep[:, 1:]
+    number = np.cumsum(ends, axis=1) - ends
+    keys = np.take_along_axis(rng.random((len(ends), len(place) + 1)), number, axis=1)
+    keys = np.where(is_inside, keys, np.where(place == 0, -1.0, 2.0))
+    return np.argsort(keys, axis=1, kind="stable")
 
 
 def infilled(
@@ -186,9 +215,11 @@ def _masks_or_random(count: int, ids: Ids, rng: np.random.Generator) -> np.ndarr
     return np.where(is_random, rng.integers(0, ids.vocab_size, size=count), ids.mask_id)
 
 
-def _maskable(batch: Batch, ids: Ids) -> Bool[np.ndarray, "batch length"]:
+def _maskable(
+    input_ids: Int[np.ndarray, "batch length"], real: Bool[np.ndarray, "batch length"], ids: Ids
+) -> Bool[np.ndarray, "batch length"]:
     """Returns the tokens that may be hidden: not the special ones, and not a row's first."""
-    maskable = (batch["input_mask"] != 0) & ~np.isin(batch["input_ids"], ids.special_ids)
+    maskable = real & ~np.isin(input_ids, ids.special_ids)
     maskable[:, 0] = False
     return maskable
 
@@ -208,7 +239,7 @@ def half(length: int) -> int:
 
 SEQUENCE_ROWS: dict[str, SequenceRows] = {
     "mass": SequenceRows(mass, half, ("source_mask",), ("target_positions",)),
-    "bart": SequenceRows(bart, lambda length: length),
+    "bart": SequenceRows(bart, lambda length: length, reads_sentences=True),
 }
 
 

@@ -16,6 +16,7 @@ from bertjax.data import (
     languages,
     mixtures,
     records,
+    sequence_rows,
     tokenizer,
     translations,
     value_masking,
@@ -306,7 +307,7 @@ def _evaluation_misfits(trained: reader.Description, manifest: records.Manifest)
     if trained.identity("tokenizer_sha256") not in (None, manifest.tokenizer_sha256):
         yield f"{_vocabulary_misfit(manifest)} the one of {trained.directory}: build them with it"
     yield from _pair_misfit(manifest, trained.config.pretraining.pair_loss)
-    yield from _packing_misfit(manifest, trained.config.pretraining.objective)
+    yield from _sequence_misfits(manifest, trained.config.pretraining)
 
 
 def _open(
@@ -373,7 +374,7 @@ def _misfits(
             "position: take objective=masked_tokens, or leave out the records of "
             f"{', '.join(filter(translations.are_named, manifest.languages))}"
         )
-    yield from _packing_misfit(manifest, options.objective)
+    yield from _sequence_misfits(manifest, options)
     stored, built = ("static", "masks in them") if manifest.has_static_masks else (
         "dynamic", "--mask=none"
     )  # fmt: skip
@@ -400,12 +401,24 @@ def _pair_misfit(manifest: records.Manifest, pair_loss: str) -> Iterator[str]:
         )
 
 
-def _packing_misfit(manifest: records.Manifest, objective: str) -> Iterator[str]:
-    if manifest.is_packed and tasks.OBJECTIVES[objective].reads_sequences:
+def _sequence_misfits(
+    manifest: records.Manifest, options: ml_collections.ConfigDict
+) -> Iterator[str]:
+    """Yields why no sources and targets are made of records; `options` is config.pretraining."""
+    if not tasks.OBJECTIVES[options.objective].reads_sequences:
+        return
+    name = options.sequence_rows
+    if manifest.is_packed:
         yield (
             "their rows hold several sequences, and with config.pretraining.objective="
-            f"{objective!r} the decoder sees one source a row: rebuild them without "
+            f"{options.objective!r} the decoder sees one source a row: rebuild them without "
             "--packing=best_fit"
+        )
+    reads_sentences = sequence_rows.SEQUENCE_ROWS[name].reads_sentences
+    if reads_sentences and records.SENTENCES_FEATURE not in manifest.features:
+        yield (
+            f"they do not say where sentences end, and config.pretraining.sequence_rows={name!r} "
+            "exchanges sentences: rebuild them with --sentence_ends"
         )
 
 

@@ -222,7 +222,8 @@ class PretrainingData:
             features[records.POSITIONS_FEATURE] = records.Feature(by_token)
         if self.config.model.language_embeddings:
             features[records.LANGUAGE_FEATURE] = records.Feature(by_token)
-        features.pop(records.WORDS_FEATURE, None)  # read for the masks alone
+        for name in records.READ_BY_DRAWS:
+            features.pop(name, None)
         if tasks.OBJECTIVES[options.objective].reads_sequences:
             made = sequence_rows.SEQUENCE_ROWS[options.sequence_rows]
             features |= made.features(phase.max_seq_length)

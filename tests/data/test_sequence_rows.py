@@ -1,5 +1,6 @@
 """Rows of an encoder with a decoder: MASS's fragments and BART's infilled spans."""
 
+import collections
 import itertools
 
 import numpy as np
@@ -21,7 +22,9 @@ def rows(count=64, seed=0, length=LENGTH):
         input_ids[row, :size] = [CLS, *rng.integers(5, VOCABULARY, size - 2), SEP]
         if row % 3 == 2 and size > 6:
             input_ids[row, rng.integers(1, size - 1)] = rng.choice([UNK, SEP])
-    return {"input_ids": input_ids, "input_mask": (input_ids != PAD).astype(np.int32)}
+    ends = (rng.random(input_ids.shape) < 0.3).astype(np.int32)
+    mask = (input_ids != PAD).astype(np.int32)
+    return {"input_ids": input_ids, "input_mask": mask, "ends_sentence": ends}
 
 
 def made(name, batch, seed=0):
@@ -59,8 +62,34 @@ def slow_mass(batch, seed):
         yield source, shown, target
 
 
+def sentences_of(row, ends):
+    """The sentences of a row, without its first and its last token."""
+    found, inner = [[]], range(1, sum(it != PAD for it in row) - 1)
+    for place in inner:
+        found[-1].append(row[place])
+        is_before_sep = place + 1 in inner and row[place + 1] == SEP
+        if row[place] == SEP and not is_before_sep or ends[place] and not is_before_sep:
+            found.append([])
+    return found
+
+
+def exchanged(batch, rng):
+    """Rows with the sentences in the order of random numbers."""
+    keys, rows = rng.random((len(batch["input_ids"]), LENGTH + 1)), []
+    for row, ends, key in zip(
+        batch["input_ids"].tolist(), batch["ends_sentence"].tolist(), keys, strict=True
+    ):
+        found = sentences_of(row, ends)
+        order = sorted(range(len(found)), key=key.__getitem__)
+        size = sum(it != PAD for it in row)
+        inner = [it for number in order for it in found[number]]
+        rows.append([row[0], *inner, *row[size - 1 :]])
+    return np.array(rows)
+
+
 def slow_bart(batch, seed):
-    rng, ids = np.random.default_rng(seed), batch["input_ids"]
+    rng = np.random.default_rng(seed)
+    ids = exchanged(batch, rng)
     words = [words_of(row) for row in ids.tolist()]
     budgets = [int(np.ceil(0.3 * len(of))) for of in words]
     columns = rng.poisson(3.5, (len(ids), max(budgets))).T.tolist()
@@ -144,7 +173,8 @@ def test_infilled_rows_are_those_of_a_loop_over_rows(seed):
 def full_rows(count, length=22):
     ids = np.tile(np.arange(5, 5 + length), (count, 1)).astype(np.int32)
     ids[:, 0], ids[:, -1] = CLS, SEP
-    return {"input_ids": ids, "input_mask": np.ones_like(ids)}
+    mask = np.ones_like(ids)
+    return {"input_ids": ids, "input_mask": mask, "ends_sentence": np.zeros_like(ids)}
 
 
 def near(share, expected, count):
@@ -201,6 +231,22 @@ def test_three_of_ten_tokens_are_asked_for_in_spans_that_are_one_mask_each():
     new = (found["input_mask"] != 0) & ~np.isin(source, batch["input_ids"][0])
     others = 0.1 * (1 - length / VOCABULARY)  # are not among the row's own
     assert near((source[new] == MASK).mean(), 0.9 / (0.9 + others), new.sum())
+
+
+def test_all_orders_of_the_sentences_of_a_row_are_as_likely():
+    count = 12_000
+    batch = full_rows(count, 9)
+    batch["ends_sentence"][:, [2, 3]] = 1  # two tokens, one, four
+    order = sequence_rows.sentence_order(
+        batch["input_ids"], batch["input_mask"] != 0, batch["ends_sentence"] != 0, SEP,
+        np.random.default_rng(0),
+    )  # fmt: skip
+    parts = ([1, 2], [3], [4, 5, 6, 7])
+    shares = collections.Counter(map(tuple, order.tolist()))
+    for permutation in itertools.permutations(parts):
+        row = (0, *itertools.chain(*permutation), 8)
+        assert near(shares.pop(row) / count, 1 / 6, count)
+    assert not shares
 
 
 @pytest.mark.parametrize("name", sequence_rows.SEQUENCE_ROWS)

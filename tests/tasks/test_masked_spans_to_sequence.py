@@ -114,6 +114,7 @@ def records_of_rows(tmp_path_factory):
     """Rows of one token each, again and again, to train on and held out."""
     root = tmp_path_factory.mktemp("records")
     options = {"is_masked": False, "is_alike": True, "words": small_records.WORDS[:20]}
+    options["stores_sentence_ends"] = True
     small_records.write(root / "train", documents=range(90), **options)
     small_records.write(root / "heldout", documents=range(90, 99), seed=1, counts=(17,), **options)
     return root
@@ -150,7 +151,7 @@ def test_batches_are_a_function_of_step_and_row_and_have_the_planned_shapes(reco
     shapes = {name: (it.shape, it.dtype) for name, it in job.data.abstract_batch(phase).items()}
     assert shapes == {name: (third[name].shape, third[name].dtype) for name in shapes}
     made = sequence_rows.SEQUENCE_ROWS[rows].features(16)
-    assert made.keys() <= shapes.keys() and "masked_lm_ids" not in third
+    assert made.keys() <= shapes.keys() and not {"masked_lm_ids", "ends_sentence"} & {*third}
     # An epoch has 168 rows: the same records, other rows.
     places = {tuple(place): row for row, place in enumerate(third["record_positions"].tolist())}
     seen = 0
@@ -203,6 +204,13 @@ def test_options_that_do_not_go_together_are_reported(change, words):
     config.update_from_flattened_dict(change)
     with pytest.raises(ValueError, match=words):
         config_faults.validate(config)
+
+
+def test_bart_needs_the_ends_of_sentences(tmp_path):
+    small_records.write(tmp_path / "train", is_masked=False)
+    jobs.JOBS["pretraining"].open(make_config(tmp_path / "train", "mass"))
+    with pytest.raises(ValueError, match="where sentences end.*'bart'.*--sentence_ends"):
+        jobs.JOBS["pretraining"].open(make_config(tmp_path / "train", "bart"))
 
 
 def test_rows_of_several_sequences_are_refused(tmp_path):
