@@ -66,8 +66,8 @@ def mass(batch: Batch, ids: Ids, rng: np.random.Generator) -> dict[str, np.ndarr
     """Returns rows without a fragment of half of their tokens, which is the target.
 
     Tokens are replaced as BERT's are, each by a draw of its own; `source_mask` hides those that
-    became [MASK] from the decoder. Special tokens are no part of a fragment: one that meets them
-    goes on behind them. The decoder reads the token before each one, at its position in the row.
+    became [MASK] from the decoder, which reads the token before each one, at its position in the
+    row. A fragment has no special tokens: it goes on behind those that it meets.
 
     Source: Song et al. 2019; MASS/src/trainer.py, mass_step. There the fragments of a batch have
     the length that follows from its first row, and may hold the end of a row.
@@ -132,8 +132,8 @@ def sentence_order(
 ) -> Int[np.ndarray, "batch length"]:
     """Returns the places of a row's tokens, its sentences in random order, all equally likely.
 
-    The row's first and last token and its padding stay. What a row has of a sentence is one, and a
-    [SEP] within it goes with the sentence before.
+    The row's first and last token and its padding stay. A sentence that the row cuts counts as one,
+    and a [SEP] within the row goes with the sentence before.
     Source: fairseq/data/denoising_dataset.py, permute_sentences.
     """
     place, last = np.arange(input_ids.shape[1]), real.sum(axis=1)[:, None] - 1
