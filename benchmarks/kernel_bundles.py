@@ -1,7 +1,7 @@
 """Counts the instruction bundles of the attention kernels, for which XLA estimates no cycles.
 
     python benchmarks/kernel_bundles.py [--topology=v5e:2x2] [--length=512] [--window=64] \
-        [--packed] [--rotary] [--rate=0.1]
+        [--packed] [--positions] [--rotary] [--rate=0.1]
     python benchmarks/kernel_bundles.py --all
 
 Needs libtpu (`pip install 'bertjax[plan]'`) and no TPU. A bundle is what a core issues in a cycle,
@@ -34,7 +34,8 @@ TOKENS = 8192  # of a device
 HEADS, HEAD_SIZE = 12, 64  # BERT-base
 # Columns of libtpu's table of units, a row for each bundle.
 MATRIX, VECTOR = 0, 2
-# Those of the recipes: BERT's rows whole and packed; ModernBERT's global layers and windows.
+# Those of the recipes: BERT's rows whole and packed; ModernBERT's global layers and windows; MASS's
+# targets, which are read from left to right by their positions.
 CASES = (
     *(f"--length={length} {rest}" for length in (128, 512) for rest in ("", "--packed")),
     *(f"--length={length} --rate=0" for length in (128, 512)),
@@ -44,6 +45,7 @@ CASES = (
     *(f"--length=1024 --rotary --rate=0 {rest}" for rest in ("", "--packed")),
     *(f"--length=1024 --window=64 --rotary --rate=0 {rest}" for rest in ("", "--packed")),
     *(f"--length=1024 --window=64 {rest}" for rest in ("", "--rate=0")),
+    "--length=256 --positions",
 )
 
 
@@ -95,8 +97,11 @@ def compile_kernels(options: argparse.Namespace) -> None:
     numbers = array((options.length,), "int32")
 
     def both(query, keys, values, numbers, seeds, grad):
-        visible = visibility.of({"sequence_ids" if options.packed else "input_mask": numbers})
-        visible = visible.narrowed(window=options.window or None, left_to_right=False)
+        features = {"sequence_ids" if options.packed else "input_mask": numbers}
+        features |= {"positions": numbers} if options.positions else {}
+        visible = visibility.of(features).narrowed(
+            window=options.window or None, left_to_right=options.positions
+        )
         forward = query, keys, values, visible, seeds
         how = {"rate": options.rate, "rotary_base": 1e4 if options.rotary else None}
         made = pallas_attention.context(*forward, **how)
@@ -200,6 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--length", type=int, default=512, help="tokens a sequence")
     parser.add_argument("--window", type=int, default=0, help="tokens to each side; 0: all")
     parser.add_argument("--packed", action="store_true", help="several sequences a row")
+    parser.add_argument("--positions", action="store_true", help="left to right by positions")
     parser.add_argument("--rotary", action="store_true", help="rotary positions")
     parser.add_argument("--rate", type=float, default=0.1, help="dropout of the weights")
     parser.add_argument("--json", action="store_true", help="a JSON object for each kernel")

@@ -110,6 +110,8 @@ SETTINGS = {
     "spanbert:large": Setting("v5e-16"),
     "distilbert_base": Setting("v5e-16", 8_000_000, "8,000,000 examples"),
     "left_to_right_base": Setting("v5e-4"),
+    "mass:base": accumulated("v5e-64", 2),
+    "mass:mini": Setting("v5e-1"),
     "modern_mini": Setting("v5e-1"),
     "babylm:strict_small": passes("v5e-1", 110_000, 8_192),
     "babylm:strict": passes("v5e-4", 1_100_000, 16_384),

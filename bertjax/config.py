@@ -196,6 +196,9 @@ def _pretraining() -> ml_collections.ConfigDict:
     pretraining.discriminator_weight = 50.0  # replaced_tokens: of its loss; the generator's has 1
     pretraining.causal_share = 1 / 16  # hybrid: of the rows, those read from left to right
     pretraining.hybrid_mean = "rows"  # rows: each kind's mean by its share | tokens: of all tokens
+    # masked_spans_to_sequence: mass (a fragment of half of the row) | bart (infilled spans,
+    # exchanged sentences)
+    pretraining.sequence_rows = "mass"
     pretraining.value_error = "squared"  # masked_values: squared | absolute | huber
     pretraining.predicts = "values"  # masked_values: values | replaced (which cells were exchanged)
     pretraining.normalized_patches = False  # masked_values: True: targets of patches, as MAE

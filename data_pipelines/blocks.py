@@ -64,11 +64,13 @@ class Tokenization:
     longest_sentence: int = 0
     segmenter: str = segmenters.BY_VOCABULARY
     counts_words: bool = False
+    stores_sentence_ends: bool = False
 
     @property
     def token_dtype(self) -> np.dtype:
-        """The type of the corpus's tokens, with what `examples` adds to them for words."""
-        return token_dtype(self.vocabulary, self.stores_words or self.counts_words)
+        """The type of the corpus's tokens, with the marks that `examples` adds to them."""
+        has_marks = self.stores_words or self.counts_words or self.stores_sentence_ends
+        return token_dtype(self.vocabulary, has_marks)
 
     @property
     def stores_words(self) -> bool:
@@ -76,9 +78,9 @@ class Tokenization:
         return self.segmenter != segmenters.BY_VOCABULARY
 
 
-def token_dtype(vocabulary: Vocabulary, has_words: bool) -> np.dtype:
+def token_dtype(vocabulary: Vocabulary, has_marks: bool) -> np.dtype:
     """Returns the type of the corpus's tokens, half as large where the vocabulary allows it."""
-    is_small = vocabulary.vocab_size <= 2**16 and not has_words
+    is_small = vocabulary.vocab_size <= 2**16 and not has_marks
     return np.dtype(np.uint16 if is_small else np.uint32)
 
 
@@ -164,6 +166,7 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
         segment = segmenters.segmenter(how.segmenter)
         continues = segmenters.continuing(flat, lengths, vocabulary, segment)
 
+    sentence_ends = np.cumsum(lengths)[lengths > 0] - 1
     document_of = np.repeat(np.arange(len(split)), [len(document) for document in split])
     num_uncut = len(lengths)
     is_text = vocabulary.kind != tokenizer.IntegerTokenizer.kind
@@ -195,6 +198,9 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
         tokens = tokens + np.where(continues, examples.CONTINUES, 0)
     if begins is not None:
         tokens = tokens + begins.astype(np.int32) * np.int32(examples.BEGINS)
+    if how.stores_sentence_ends:
+        tokens = tokens.astype(np.int32)
+        tokens[sentence_ends] += examples.ENDS
     if how.separate_documents:
         tokens, lengths = _with_separators(tokens, lengths, counts, vocabulary.sep_id)
     corpus = examples.Corpus(

@@ -42,7 +42,7 @@ SHOWN_EXAMPLES = 10
 # The options that decide the tokens; the others decide the examples.
 TOKEN_OPTIONS = (
     *("algorithm", "input", "split", "heldout_fraction", "sentence_splitter", "segmenter"),
-    "count_words",
+    *("count_words", "sentence_ends"),
     *(
         "text_field",
         "delimiter",
@@ -94,12 +94,16 @@ def _build(
     sources.check_units(units, options.reading)
     stamps = sources.stamps(units)
     _check_integers(units, options.reading, vocabulary)
-    of_words = {"segmenter": options.stores_words, "count_words": options.count_words}
-    given = [name for name, is_given in of_words.items() if is_given]
+    of_text = {
+        "segmenter": options.stores_words,
+        "count_words": options.count_words,
+        "sentence_ends": options.sentence_ends,
+    }
+    given = [name for name, is_given in of_text.items() if is_given]
     if given and vocabulary.load().kind == tokenizer.IntegerTokenizer.kind:
         raise ValueError(
             f"{given[0]} is {getattr(options, given[0])!r}, but the vocabulary {vocabulary.path} "
-            "is one of integers, which have no words: leave it out"
+            "is one of integers, which have no words or sentences: leave it out"
         )
     if fault := deduplication.fault(options.deduplicate, units):
         raise ValueError(fault)
@@ -155,6 +159,7 @@ def _records(
             max_sequences_per_row=options.max_sequences_per_row,
             stores_words=options.stores_words,
             counts_words=options.count_words,
+            stores_sentence_ends=options.sentence_ends,
         ),
         languages=language_builds.figures(options.language, figures, content.shards),
     )

@@ -34,11 +34,13 @@ Spans = np.ndarray  # [examples] of SPAN
 CONTINUES = records.MOST_ENTRIES
 # Added to one that begins a word, as `str.split` has words, if these are counted.
 BEGINS = 2 * CONTINUES
+# Added to the last one of a sentence, if their ends are stored.
+ENDS = 2 * BEGINS
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """All tokens in one array, with what words add, and where sentences and documents begin in it.
+    """All tokens in one array, with what marks add, and where sentences and documents begin in it.
 
     `sentence_starts` are token positions, `document_starts` indices into `sentence_starts`; both
     end with the end of the corpus, so that item i reaches to the start of item i + 1. No sentence
@@ -146,14 +148,19 @@ def packed_rows(
     return {"input_ids": ids, "sequence_ids": numbers, "segment_ids": segments}
 
 
-def with_words(
-    rows: dict[str, np.ndarray], *, stored: bool, counted: bool
+def with_marks(
+    rows: dict[str, np.ndarray], *, stored: bool, counted: bool, ended: bool
 ) -> dict[str, np.ndarray]:
-    """Returns rows of a corpus that stores or counts words, with these as features of their own."""
+    """Returns rows of a corpus with marks of tokens, with these as features of their own.
+
+    Words are stored or counted, and the ends of sentences stored.
+    """
     ids = rows["input_ids"]
     rows = {**rows, "input_ids": ids & (CONTINUES - 1)}
     if stored:
         rows[records.WORDS_FEATURE] = (ids & CONTINUES) // CONTINUES
+    if ended:
+        rows[records.SENTENCES_FEATURE] = (ids & ENDS) // ENDS
     if counted:
         counts = np.count_nonzero(ids & BEGINS, axis=1)
         rows[records.WORD_COUNT_FEATURE] = counts.astype(np.int32)[:, None]

@@ -62,6 +62,7 @@ def build(
             masking=options.masking,
             stores_words=options.stores_words,
             counts_words=options.count_words,
+            stores_sentence_ends=options.sentence_ends,
             block_documents=corpus.block_documents(),
         )
         pairs, counts = _paired(job, corpus.end.tokens, pool)

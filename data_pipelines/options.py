@@ -34,6 +34,7 @@ ALGORITHMS: dict[str, Mapping[str, tuple[Any, ...]]] = {
         "sentence_splitter": ("lines",),
         "segmenter": (segmenters.BY_VOCABULARY,),
         "count_words": (False,),
+        "sentence_ends": (False,),
         "split": ("all",),
         "one_document_per_file": (False,),
         "both_strands": (False,),
@@ -126,6 +127,10 @@ class Options:
     count_words: bool = command_line.option(
         "store with each row how many words (between white space) begin in it: training then "
         "counts them, and may save by them",
+        default=False,
+    )
+    sentence_ends: bool = command_line.option(
+        "store which tokens end a sentence: training may then exchange sentences, as BART does",
         default=False,
     )
     one_document_per_file: bool = command_line.option(
@@ -224,6 +229,7 @@ class Options:
             self.longest_sentence,
             self.segmenter,
             self.count_words,
+            self.sentence_ends,
         )
 
     @property

@@ -37,11 +37,17 @@ class Recipe:
     masking: masking.MaskingOptions | None
     stores_words: bool = dataclasses.field(default=False, kw_only=True)
     counts_words: bool = dataclasses.field(default=False, kw_only=True)
+    stores_sentence_ends: bool = dataclasses.field(default=False, kw_only=True)
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether the corpus's tokens have marks, which become features."""
+        return self.stores_words or self.counts_words or self.stores_sentence_ends
 
     @property
     def token_dtype(self) -> np.dtype:
         """The type of the corpus's tokens."""
-        return blocks.token_dtype(self.vocabulary, self.stores_words or self.counts_words)
+        return blocks.token_dtype(self.vocabulary, self.has_marks)
 
     def new_tally(self) -> statistics.ExampleTally:
         """Returns a tally that has counted nothing."""
@@ -221,9 +227,13 @@ def row_batches(
     mask_rng = recipe.pairs.generator("masks", shard)
     unmasked = _packed_batches if recipe.pairs.is_packed else _plain_batches
     for batch in unmasked(recipe, shard, tokens, spans):
-        if recipe.stores_words or recipe.counts_words:
-            stored, counted = recipe.stores_words, recipe.counts_words
-            batch = examples.with_words(batch, stored=stored, counted=counted)
+        if recipe.has_marks:
+            batch = examples.with_marks(
+                batch,
+                stored=recipe.stores_words,
+                counted=recipe.counts_words,
+                ended=recipe.stores_sentence_ends,
+            )
         yield masked(batch, recipe.masking, vocabulary, mask_rng)
 
 

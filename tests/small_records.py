@@ -38,12 +38,14 @@ def write(
     is_alike: bool = False,
     is_masked: bool = True,
     counts_words: bool = False,
+    stores_sentence_ends: bool = False,
 ) -> pathlib.Path:
     """Writes shards of sentence pairs, masked where `is_masked`, the vocabulary and the manifest.
 
     With `documents`, numbers that stand for texts, the records have their contents too. `known` is
     a vocabulary in place of that of `words`. Where `is_alike`, a row is one token, again and again;
-    with `counts_words` a row has a number of words.
+    with `counts_words` a row has a number of words, with `stores_sentence_ends` a sentence ends
+    after every fourth token.
     """
     rng = np.random.default_rng(seed)
     directory.mkdir(parents=True)
@@ -77,7 +79,10 @@ def write(
             max_predictions_per_seq=3 if is_masked else 0,
             pair_objective=pair_objective,
             counts_words=counts_words,
+            stores_sentence_ends=stores_sentence_ends,
         )
+        if stores_sentence_ends:
+            columns["ends_sentence"] = np.broadcast_to(np.arange(max_seq_length) % 4 == 3, size)
         if counts_words:
             columns["word_count"] = np.count_nonzero(input_ids % 2, axis=1)
         asked = masked["masked_lm_ids"][masked["masked_lm_weights"] > 0]

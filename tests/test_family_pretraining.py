@@ -11,7 +11,7 @@ import pytest
 from bertjax import config as config_lib
 from bertjax import tasks, train
 from bertjax.data import tokenizer
-from configs import albert, electra, left_to_right_base, modernbert, roberta, xlm_r
+from configs import albert, electra, left_to_right_base, mass, modernbert, roberta, xlm_r
 from tests import small_byte_bpe, small_records
 from tests.data_pipelines import test_train_vocabulary
 
@@ -77,6 +77,7 @@ FAMILIES = {
         },
         {"known": small_byte_bpe.vocabulary()},
     ),
+    "mass": Family(mass.get_config, records={"is_masked": False}),
     "left_to_right": Family(
         left_to_right_base.get_config,
         {"mesh.data": 1, "phases.phase2.num_steps": 0},

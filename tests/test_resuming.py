@@ -149,6 +149,14 @@ PRETRAINING = {
         | {"phases.phase1.max_seq_length": 17}
         | objective("masked_autoencoder", least_crop=0.5, flips=True, **HIDDEN),
     ),
+    "masked_spans_to_sequence, mass": Case(
+        "unmasked", objective("masked_spans_to_sequence", masking="dynamic")
+    ),
+    "masked_spans_to_sequence, bart, micro-batches": Case(
+        "unmasked",
+        {"gradient_accumulation_steps": 2}
+        | objective("masked_spans_to_sequence", masking="dynamic", sequence_rows="bart"),
+    ),
     "teacher": Case("static", TEACHER | objective("masked_tokens")),
 }
 EPOCHS = {"finetuning.num_epochs": 2.0}
@@ -207,6 +215,7 @@ def root(tmp_path_factory):
         sizes = {"max_seq_length": length, "counts": (24, 25), "documents": range(90)}
         small_records.write(root / f"static_{length}", **sizes)
         unmasked = {"is_masked": False, "counts_words": True, **sizes}
+        unmasked["stores_sentence_ends"] = True
         small_records.write(root / f"unmasked_{length}", **unmasked)
     small_records.write(root / "sentence_order_16", pair_objective="sop")
     languages = {"de": (24, 24), "eo": (9,), "fr": (16, 16)}

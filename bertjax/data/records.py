@@ -44,7 +44,9 @@ PAIR_FEATURE = "next_sentence_labels"
 # 1 where a token continues the word of the token before; for masks that are drawn while training.
 WORDS_FEATURE = "continues_word"
 WORD_COUNT_FEATURE = "word_count"  # of the words that begin in a row, as `str.split` has words
+SENTENCES_FEATURE = "ends_sentence"  # 1 at a sentence's last token; for rows of whole sentences
 LANGUAGE_FEATURE = "language"  # the number of a row's language, or of each token's
+READ_BY_DRAWS = (WORDS_FEATURE, SENTENCES_FEATURE)  # and by no model
 # Values of every position; which of them were observed; the positions that are to be predicted; and
 # what stands in the place of the values meanwhile.
 VALUES_FEATURE, OBSERVED_FEATURE = "values", "observed"
@@ -63,7 +65,7 @@ DTYPES = ("int32", "float32", "uint8")
 DATASET_NAME = "bert"
 
 # No model reads more tokens in a row, and no vocabulary has more entries.
-MOST_TOKENS, MOST_ENTRIES = 1 << 20, 1 << 29
+MOST_TOKENS, MOST_ENTRIES = 1 << 20, 1 << 28
 FRAME_BYTES = 16  # around each record in a TFRecord file
 _LENGTH = struct.Struct("<Q")  # of a record, at the beginning of its frame
 
@@ -114,6 +116,7 @@ def text_features(
     max_sequences_per_row: int = 0,
     stores_words: bool = False,
     counts_words: bool = False,
+    stores_sentence_ends: bool = False,
 ) -> dict[str, Feature]:
     """Returns the features of text: those of the released script, or of rows of several sequences.
 
@@ -123,6 +126,8 @@ def text_features(
     features: dict[str, Feature] = dict.fromkeys(names, Feature((LENGTH,)))
     if stores_words:
         features[WORDS_FEATURE] = Feature((LENGTH,))
+    if stores_sentence_ends:
+        features[SENTENCES_FEATURE] = Feature((LENGTH,))
     if counts_words:
         features[WORD_COUNT_FEATURE] = Feature(())
     if max_predictions_per_seq:
@@ -566,6 +571,7 @@ def first_misfit(batch: Mapping[str, np.ndarray], manifest: Manifest) -> tuple[i
         "masked_lm_positions": (length, f"it has {length} places"),
         PAIR_FEATURE: (2, "labels are 0 and 1"),
         WORDS_FEATURE: (2, "a token continues a word or does not: 0 and 1"),
+        SENTENCES_FEATURE: (2, "a token ends a sentence or does not: 0 and 1"),
         WORD_COUNT_FEATURE: (length + 1, f"at most {length} words begin in {length} tokens"),
     }
     for name, feature in manifest.features.items():

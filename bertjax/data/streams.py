@@ -626,13 +626,13 @@ def _with_masks(batch: Batch, keys: Sequence[tuple[int, ...]], draw_masks: DrawM
         for place, key in enumerate(keys)
     ]
     masks = {name: np.concatenate([part[name] for part in drawn]) for name in drawn[0]}
-    unread = (records.WORDS_FEATURE, records.PIXELS_FEATURE)  # but by the draw
+    unread = (*records.READ_BY_DRAWS, records.PIXELS_FEATURE)
     return {name: values for name, values in batch.items() if name not in unread} | masks
 
 
 def _without_words(batch: Batch) -> Batch:
     """Returns the batch without what only the choice of masks needs."""
-    return {name: values for name, values in batch.items() if name != records.WORDS_FEATURE}
+    return {name: values for name, values in batch.items() if name not in records.READ_BY_DRAWS}
 
 
 def _masked_for_evaluation(batch: Batch, seed: int, draw_masks: DrawMasks) -> Batch:

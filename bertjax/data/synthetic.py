@@ -63,13 +63,15 @@ def _drawn(
             # Distinct and ascending: a random start and a fixed stride.
             stride = max(length // shape[1], 1)
             return rng.integers(0, stride, (shape[0], 1)) + stride * np.arange(shape[1])
-        case "input_ids" | "masked_lm_ids":
+        case "target_positions":
+            return np.broadcast_to(np.arange(shape[1]), shape)
+        case "input_ids" | "masked_lm_ids" | "target_ids" | "target_labels":
             return rng.integers(0, vocab_size, shape)
         case "segment_ids":
             return np.arange(length)[None] >= rng.integers(1, length, (shape[0], 1))
         case records.PAIR_FEATURE:
             return rng.integers(0, 2, shape)
-        case "masked_lm_weights" | "input_mask" | "sequence_ids":
+        case "masked_lm_weights" | "input_mask" | "sequence_ids" | "source_mask" | "target_mask":
             return np.ones(shape)
         case records.LANGUAGE_FEATURE | records.POSITIONS_FEATURE:
             return np.zeros(shape)

@@ -16,6 +16,7 @@ from bertjax.data import (
     languages,
     mixtures,
     records,
+    sequence_rows,
     tokenizer,
     translations,
     value_masking,
@@ -306,6 +307,7 @@ def _evaluation_misfits(trained: reader.Description, manifest: records.Manifest)
     if trained.identity("tokenizer_sha256") not in (None, manifest.tokenizer_sha256):
         yield f"{_vocabulary_misfit(manifest)} the one of {trained.directory}: build them with it"
     yield from _pair_misfit(manifest, trained.config.pretraining.pair_loss)
+    yield from _sequence_misfits(manifest, trained.config.pretraining)
 
 
 def _open(
@@ -364,13 +366,15 @@ def _misfits(
             f"config.model has {narrow}: set window=0 and left_to_right=False, or leave out the "
             f"records of {', '.join(filter(translations.are_named, manifest.languages))}"
         )
-    if translations.are_in(manifest) and options.objective == "hybrid":
+    reads_sequences = tasks.OBJECTIVES[options.objective].reads_sequences
+    if translations.are_in(manifest) and (options.objective == "hybrid" or reads_sequences):
         yield (
             "they hold texts with their translations, whose positions begin anew, and rows of "
-            "config.pretraining.objective='hybrid' are read from left to right by position: take "
-            "objective=masked_tokens, or leave out the records of "
+            f"config.pretraining.objective={options.objective!r} are read from left to right by "
+            "position: take objective=masked_tokens, or leave out the records of "
             f"{', '.join(filter(translations.are_named, manifest.languages))}"
         )
+    yield from _sequence_misfits(manifest, options)
     stored, built = ("static", "masks in them") if manifest.has_static_masks else (
         "dynamic", "--mask=none"
     )  # fmt: skip
@@ -394,6 +398,27 @@ def _pair_misfit(manifest: records.Manifest, pair_loss: str) -> Iterator[str]:
         yield (
             f"their pair_objective is {held!r}, and config.pretraining.pair_loss is {pair_loss!r}: "
             f"set it to {usable}, or rebuild them with --pair_objective={pair_loss}"
+        )
+
+
+def _sequence_misfits(
+    manifest: records.Manifest, options: ml_collections.ConfigDict
+) -> Iterator[str]:
+    """Yields why no sources and targets are made of records; `options` is config.pretraining."""
+    if not tasks.OBJECTIVES[options.objective].reads_sequences:
+        return
+    name = options.sequence_rows
+    if manifest.is_packed:
+        yield (
+            "their rows hold several sequences, and with config.pretraining.objective="
+            f"{options.objective!r} the decoder sees one source a row: rebuild them without "
+            "--packing=best_fit"
+        )
+    reads_sentences = sequence_rows.SEQUENCE_ROWS[name].reads_sentences
+    if reads_sentences and records.SENTENCES_FEATURE not in manifest.features:
+        yield (
+            f"they do not say where sentences end, and config.pretraining.sequence_rows={name!r} "
+            "exchanges sentences: rebuild them with --sentence_ends"
         )
 
 

@@ -18,6 +18,7 @@ from bertjax.data import (
     mixtures,
     padding,
     records,
+    sequence_rows,
     streams,
     synthetic,
     tokenizer,
@@ -221,8 +222,12 @@ class PretrainingData:
             features[records.POSITIONS_FEATURE] = records.Feature(by_token)
         if self.config.model.language_embeddings:
             features[records.LANGUAGE_FEATURE] = records.Feature(by_token)
-        features.pop(records.WORDS_FEATURE, None)  # read for the masks alone
-        if options.masking != "none" and records.VALUES_FEATURE in features:
+        for name in records.READ_BY_DRAWS:
+            features.pop(name, None)
+        if tasks.OBJECTIVES[options.objective].reads_sequences:
+            made = sequence_rows.SEQUENCE_ROWS[options.sequence_rows]
+            features |= made.features(phase.max_seq_length)
+        elif options.masking != "none" and records.VALUES_FEATURE in features:
             features |= records.hidden_features(features, options.exchanged_cells)
         elif options.masking != "none":
             features |= records.mask_features(self._predictions(phase))
@@ -286,6 +291,8 @@ def draw_masks(
 ) -> Callable[..., Any] | None:
     """Returns the function that masks a batch of `record_set`; None where its masks are stored.
 
+    For an encoder with a decoder it makes sources and targets of the rows.
+
     It masks at the rate `masked_lm_prob`, 0 being that of `options` (config.pretraining), or at a
     lower one that a call gives, with as many places for predictions.
     """
@@ -303,6 +310,8 @@ def draw_masks(
         donors = _donors(record_set) if chosen.exchanges else None
         return value_masking.drawer(chosen, donors, value_masking.scaling_of(manifest))
     vocabulary = tokenizer.load(record_set.directory)
+    if tasks.OBJECTIVES[options.objective].reads_sequences:
+        return sequence_rows.drawer(options.sequence_rows, vocabulary)
     largest = _masking_options(
         options, manifest.max_seq_length, manifest.max_sequences_per_row, masked_lm_prob
     )

@@ -62,8 +62,8 @@ _NO_ESTIMATE = 2**63 - 1  # cycles of fusions whose cost the compiler could not 
 # Kernel without its direction (`pallas_parts.name_of`) -> instruction bundles of 1,000 scores,
 # forward and backward: one cycle each without stalls, so about a lower bound, like the compiler's
 # estimates. Source: benchmarks/kernel_bundles.py --all, v5e:2x2, heads of 64, bfloat16, libtpu
-# 0.0.42.1, 2026-11-23; those with dropout 2026-11-25. Rows of 512 take 1.01 and 0.99 times as many
-# on v5p, 0.86 and 0.79 on v6e. Only the shapes of recipes are here.
+# 0.0.42.1, 2026-11-23; those with dropout 2026-11-25, with positions too 2026-11-28. Rows of 512
+# take 1.01 and 0.99 times as many on v5p, 0.86 and 0.79 on v6e. Only shapes of recipes are here.
 KERNEL_BUNDLES: dict[str, tuple[float, float]] = {
     "attention_rows_128_dropout": (9.04, 15.04),
     "attention_rows_128_pairs_dropout": (10.49, 16.29),
@@ -73,6 +73,7 @@ KERNEL_BUNDLES: dict[str, tuple[float, float]] = {
     "attention_rows_128_pairs": (8.79, 15.00),
     "attention_rows_512": (4.84, 11.49),
     "attention_rows_256_dropout": (7.11, 13.24),
+    "attention_rows_256_pairs_positions_dropout": (8.22, 13.99),
     "attention_rows_384_dropout": (7.25, 13.38),
     "attention_rows_512_pairs": (5.63, 12.14),
     "attention_blocks_512_dropout": (6.98, 12.43),

@@ -15,6 +15,7 @@ from bertjax.tasks import (
     base,
     hybrid,
     masked_autoencoder,
+    masked_spans_to_sequence,
     masked_values,
     next_token,
     pretraining,
@@ -28,7 +29,8 @@ class Objective:
     """A value of config.pretraining.objective.
 
     `make` makes the task from an EncoderConfig and config.pretraining. `faults` yields a sentence
-    for each option of a config that does not fit. With `reads_masks` batches have masked tokens.
+    for each option of a config that does not fit. With `reads_masks` batches have masked tokens,
+    with `reads_sequences` sources and targets, by config.pretraining.sequence_rows.
     `token_loss` is the loss whose chance level is the unigram entropy. `chance` takes the averages
     since the last line of scalars and returns a loss, its chance level and a sentence about it, or
     None if they do not tell.
@@ -37,6 +39,7 @@ class Objective:
     make: Callable[[EncoderConfig, Any], base.Task]
     faults: Callable[[Any], Iterator[str]] = lambda config: iter(())
     reads_masks: bool = True
+    reads_sequences: bool = False
     token_loss: str = "mlm_loss"
     chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None
 
@@ -59,6 +62,12 @@ OBJECTIVES: dict[str, Objective] = {
         masked_autoencoder.faults,
         token_loss="value_loss",
         chance=masked_values.chance,
+    ),
+    "masked_spans_to_sequence": Objective(
+        masked_spans_to_sequence.of_options,
+        masked_spans_to_sequence.faults,
+        reads_sequences=True,
+        token_loss="lm_loss",
     ),
     "next_token": Objective(
         next_token.of_options, next_token.faults, reads_masks=False, token_loss="lm_loss"

@@ -15,7 +15,7 @@ import ml_collections
 
 from bertjax import config as config_lib
 from bertjax import finetuning, jobs, tasks
-from bertjax.data import masking, mixtures, pair_objectives
+from bertjax.data import masking, mixtures, pair_objectives, sequence_rows
 from bertjax.devices import sharding, xla_presets
 from bertjax.finetuning import embeddings
 from bertjax.jobs import lengths as lengths_lib
@@ -41,6 +41,7 @@ CHOICES: dict[str, Collection[str]] = {
     "pretraining.pair_loss": pair_objectives.LABELS.keys(),
     "pretraining.masking": ("static", "dynamic", "none"),  # of the records, drawn as they are read
     "pretraining.value_error": masked_values.ERRORS.keys(),
+    "pretraining.sequence_rows": sequence_rows.SEQUENCE_ROWS.keys(),
     "pretraining.predicts": masked_values.TARGETS,
     "pretraining.generator.embeddings": embedding_sharing.SHARINGS.keys(),
     "pretraining.mask_strategy": masking.MASKERS.keys(),
@@ -106,6 +107,12 @@ READ_WITH: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
     (r"pretraining\.(causal_share|hybrid_mean)",
      lambda options: options["pretraining.objective"] == "hybrid",
      "with an objective other than 'hybrid'"),
+    (r"pretraining\.sequence_rows",
+     lambda options: options["pretraining.objective"] == "masked_spans_to_sequence",
+     "with an objective other than 'masked_spans_to_sequence'"),
+    (rf"(pretraining\.({_MASK_OPTIONS})|(phases\.\w+\.(final_)?|evaluation\.)masked_lm_prob)",
+     lambda options: options["pretraining.objective"] != "masked_spans_to_sequence",
+     "with the objective 'masked_spans_to_sequence', whose rows have shares of their own"),
     (r"pretraining\.(value_error|normalized_patches|least_crop|flips)",
      lambda options: options["pretraining.objective"] in ("masked_values", "masked_autoencoder"),
      "with an objective other than 'masked_values' and 'masked_autoencoder'"),

@@ -304,6 +304,7 @@ def _job(options: Options, vocabulary: blocks.Vocabulary, output: PartialOutput)
         masking=options.masking,
         stores_words=options.stores_words,
         counts_words=options.count_words,
+        stores_sentence_ends=options.sentence_ends,
         reading=options.reading,
         tokenization=options.tokenization(shared),
         scratch=str(scratch),

@@ -64,10 +64,11 @@ def numpy_logits(batch, p, config, shares):
     tables = p["decoder" if shares == "none" else "encoder"]["embeddings"]
     stack = p["encoder" if shares == "layers" else "decoder"]["layers"]
     ids, mask = np.asarray(batch["target_ids"]), np.asarray(batch["target_mask"])
-    x = tables["word"]["embedding"][ids] + tables["position"]["embedding"][: ids.shape[1]]
+    positions = np.asarray(batch.get("target_positions", np.arange(ids.shape[1])[None]))
+    x = tables["word"]["embedding"][ids] + tables["position"]["embedding"][positions]
     x = of_encoder.numpy_layer_norm(x + tables["segment"]["embedding"][0], tables["norm"])
     left = np.tril(np.ones((ids.shape[1],) * 2, bool))[None]
-    of_source = np.asarray(batch["input_mask"])[:, None] != 0
+    of_source = np.asarray(batch.get("source_mask", batch["input_mask"]))[:, None] != 0
     for number in range(config.num_hidden_layers):
         layer, cross = stack[str(number)], p["decoder"]["cross"][str(number)]
         heads = config.num_attention_heads

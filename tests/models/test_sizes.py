@@ -71,6 +71,9 @@ COUNTS = [
     ("ettin:150m", size, 149_655_232),
     ("ettin:400m", size, 395_881_664),
     ("ettin:1b", size, 1_031_314_112),
+    # MASS-summarization/README.md: 123 M. As transformers counts a BartForConditionalGeneration of
+    # these sizes whose stacks have one embedding: the words, 512 places, 12 layers, a bias.
+    ("mass:base", size, (30_522 + 512 + 2) * 768 + 12 * 7_087_872 + 6 * 2_363_904 + 30_522),
     # As transformers counts EsmForMaskedLM, without the head of contacts: a number of each head of
     # each layer, and a bias.
     ("esm2:8m", size, 7_512_474 - (6 * 20 + 1)),

@@ -22,7 +22,7 @@ FAST = ("smoke", "quickstart")
 SLOW = (
     *("bert_mini", "bert_base", "left_to_right_base", "roberta:base", "distilbert_base"),
     *("albert:base", "albert:xlarge", "electra:small", "spanbert:base"),
-    *("esm2:8m", "esm2:35m", "esm2:150m", "esm2:650m"),
+    *("mass:base", "esm2:8m", "esm2:35m", "esm2:150m", "esm2:650m"),
     *("modern_mini", "babylm:mini", "modernbert:base", "ettin:17m"),
     *("classification", "conll", "glue", "embeddings", "squad", "swag", "bert2bert"),
     *("patchtst:base", "tables:replaced", "tables:mini", "mae:base", "mae:mini", "values"),

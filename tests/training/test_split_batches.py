@@ -21,6 +21,7 @@ from bertjax.tasks import (
     base,
     hybrid,
     masked_autoencoder,
+    masked_spans_to_sequence,
     masked_values,
     next_token,
     pretraining,
@@ -28,7 +29,7 @@ from bertjax.tasks import (
     span_boundary,
 )
 from bertjax.training import optim, schedules, state
-from tests import conftest, small_values
+from tests import conftest, small_sequences, small_values
 
 BERT = dataclasses.replace(conftest.TINY, num_hidden_layers=1)
 SHARED = dataclasses.replace(conftest.TINY, num_hidden_groups=1, embedding_size=16)  # ALBERT's
@@ -54,6 +55,8 @@ TASKS = {
     "masked_autoencoder, pixels": masked_autoencoder.MaskedAutoencoder(
         small_values.encoder("pixels"), small_values.encoder("pixels", hidden_size=8), share=0.5
     ),
+    "masked_spans_to_sequence, mass": masked_spans_to_sequence.MaskedSpansToSequence(BERT),
+    "masked_spans_to_sequence, bart": masked_spans_to_sequence.MaskedSpansToSequence(BERT, "bart"),
     "embeddings": EMBEDDING,
     "embeddings, low rank": wrapped_tasks.LowRank(EMBEDDING, LORA),
 }
@@ -75,6 +78,8 @@ SPLITS = [
             ("masked_values, patches", (4, 1, 1)),
             ("masked_values, cells", (2, 2, 2)),
             ("masked_autoencoder, pixels", (1, 4, 2)),
+            ("masked_spans_to_sequence, mass", (4, 1, 1)),
+            ("masked_spans_to_sequence, bart", (2, 2, 2)),
             ("embeddings", (4, 4, 1)),
             ("embeddings, low rank", (4, 1, 1)),
         ]
@@ -99,6 +104,9 @@ def make_batch(name):
         return embedding_batch()
     if name.startswith(("masked_values", "masked_autoencoder")):
         return value_batch(name.rpartition(" ")[2])
+    if name.startswith("masked_spans_to_sequence"):
+        kind = name.rpartition(" ")[2]
+        return small_sequences.batch(kind, BERT.vocab_size, ROWS, fillers=FILLERS)
     batch = conftest.make_batch()
     return batch | {"masked_lm_weights": batch["masked_lm_weights"].at[:4].set(0.0)}
 
