@@ -34,7 +34,10 @@ DROPOUTS = {
         "the dropout before a head is here hidden_dropout_prob",
         "hidden_dropout_prob",
     ),
-    "mlp_dropout": ("within a feed-forward nothing is dropped here", ""),
+    **dict.fromkeys(
+        ("mlp_dropout", "activation_dropout"), ("within a feed-forward nothing is dropped here", "")
+    ),
+    **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), ("no layer is dropped here", "")),
 }
 # A field of ours: 1 if a masked token is predicted at the position before it (`tasks.hybrid`).
 SHIFT = "masked_lm_shift"

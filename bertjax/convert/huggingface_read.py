@@ -75,6 +75,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         sizes = dataclasses.replace(sizes, **told)
         description = dataclasses.replace(description, encoder=sizes)
         weights = names.unfuse(untie(weights, family), family.fused, spelling=family.spelling)
+        weights |= _absent(weights, description)
         if head is None and is_of_sentences:
             head = "none"  # whatever else its weights hold
         head = head or _head(description, weights)
@@ -203,6 +204,22 @@ def untie(weights: Mapping[str, np.ndarray], family: base.Family) -> Weights:
     if faults:
         raise ValueError("; ".join(faults))
     return weights
+
+
+def _absent(weights: Weights, description: huggingface_config.Description) -> Weights:
+    """Returns the parameters that a file may lack: the family has constants for them."""
+    family = description.family
+    constants = family.constants(description.encoder, description.decoder)
+    there = names.our_paths(weights, family.tensors, spelling=family.spelling)
+    return {
+        name: array
+        for name, array in constants.items()
+        if any(
+            path not in there
+            and any(pretrained.is_required(path, it) for it in family.architectures)
+            for path in _paths(name, family.tensors, family)
+        )
+    }
 
 
 def to_params(weights: Weights, description: huggingface_config.Description, head: str) -> Weights:

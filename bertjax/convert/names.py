@@ -27,6 +27,10 @@ def _row(array: np.ndarray) -> np.ndarray:
     return array.reshape(1, -1)
 
 
+def _of_row(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1)
+
+
 def _in_batch(array: np.ndarray) -> np.ndarray:
     return array.reshape(1, 1, -1)
 
@@ -60,6 +64,7 @@ TRANSFORMS: dict[str, tuple[Transform, Transform]] = {
     "same": (np.ascontiguousarray, np.ascontiguousarray),
     "transpose": (_transpose, _transpose),
     "row": (_row, _in_batch),
+    "of_row": (_of_row, _row),
     "convolution": (_of_convolution, _convolution),
 }
 
@@ -256,7 +261,7 @@ def _fault(
     if path not in shapes:
         return f"is of a layer that the config does not have ({path})"
     expected = shapes[path][::-1] if entry.transform == "transpose" else shapes[path]
-    if entry.transform in ("row", "convolution"):
+    if entry.transform in ("row", "of_row", "convolution"):
         expected = TRANSFORMS[entry.transform][1](np.empty(shapes[path], np.int8)).shape
     fits = len(expected) == array.ndim and all(
         size in (None, got) for size, got in zip(expected, array.shape, strict=True)

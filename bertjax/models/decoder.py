@@ -32,8 +32,9 @@ from bertjax.models import (
 from bertjax.models.encoder_config import REMAT_POLICIES, EncoderConfig
 from bertjax.models.visibility import Visibility
 
-# What a decoder has of its encoder: nothing, its embeddings, or these and its layers.
-SHARED = ("none", "embeddings", "layers")
+# What a decoder has of its encoder: nothing, its table of words, all embeddings, or these and its
+# layers.
+SHARED = ("none", "words", "embeddings", "layers")
 _KEY = 1 << 21  # folded into the key of the encoder, which has its layers' numbers
 
 
@@ -68,10 +69,12 @@ class Decoder(nnx.Module):
 
     `shares` says what is the encoder's (`SHARED`), which every call is given then. With shared
     layers the cross-attention is the decoder's alone. Source: Vaswani et al. 2017, section 3.1;
-    Rothe et al. 2020, section 2 (BERT2BERT has layers of its own, BERTShare the encoder's).
+    Rothe et al. 2020, section 2 (BERT2BERT has layers of its own, BERTShare the encoder's). With
+    shared words positions and their norm are the decoder's own, as in BART.
 
     Raises:
-      ValueError: if the config's layers are applied more than once.
+      ValueError: if the config's layers are applied more than once, or the embeddings of other
+        kinds than words are to share these.
     """
 
     def __init__(self, config: EncoderConfig, *, shares: str = "embeddings", rngs: nnx.Rngs):
@@ -85,8 +88,12 @@ class Decoder(nnx.Module):
         self.shares = shares
         self.remat = config.remat
         is_open = config.layer in encoder.UNNORMALIZED
-        if shares == "none":
+        if shares == "words" and config.embeddings != "learnt":
+            raise ValueError(f"embeddings is {config.embeddings!r}; words are shared by 'learnt'")
+        if shares in ("none", "words"):
             self.embeddings: Any = encoder.EMBEDDINGS[config.embeddings](config, rngs=rngs)
+        if shares == "words":
+            del self.embeddings.word
         if shares != "layers":
             stack = [make_layer(config, number=number, rngs=rngs) for number in numbers]
             self.layers = containers.List(stack)
@@ -113,7 +120,7 @@ class Decoder(nnx.Module):
         """
         key = layers.folded(key, _KEY)
         with jax.named_scope("embeddings"):
-            embedded = self._parts(encoder)[0](inputs, key=layers.folded(key, 0))
+            embedded = self._embedded(inputs, encoder, layers.folded(key, 0))
         visible = visibility.of(inputs)
         return self.contextualize(embedded, visible, states, source, encoder=encoder, key=key)
 
@@ -131,7 +138,7 @@ class Decoder(nnx.Module):
         if not source.is_by_key:
             raise ValueError("a decoder's positions all see the same of a source: a row of each")
         visible = dataclasses.replace(visible, left_to_right=True)
-        _, stack, final_norm = self._parts(encoder)
+        stack, final_norm = self._stack(encoder)
         hidden = placement.constrain(embedded, placement.DATA)
         for number, (layer, cross) in enumerate(zip(stack, self.cross, strict=True), start=1):
 
@@ -156,7 +163,7 @@ class Decoder(nnx.Module):
     ) -> Memory:
         """Returns the memory before the first step, for `rows` targets of at most `length`."""
         target, crossed = [], []
-        for layer, cross in zip(self._parts(encoder)[1], self.cross, strict=True):
+        for layer, cross in zip(self._stack(encoder)[0], self.cross, strict=True):
             keys, values = cross.attention.keys_and_values(states)
             crossed.append(KeysAndValues(keys, values))
             own_heads = layer.attention.num_heads
@@ -176,10 +183,10 @@ class Decoder(nnx.Module):
 
         Rows of one source stand one behind the other.
         """
-        embeddings, stack, final_norm = self._parts(encoder)
+        stack, final_norm = self._stack(encoder)
         one = jnp.ones((len(ids), 1), jnp.int32)
         inputs = {"input_ids": ids[:, None], "input_mask": one, "positions": one * at}
-        hidden, target = embeddings(inputs), []
+        hidden, target = self._embedded(inputs, encoder), []
         for layer, cross, seen, crossed in zip(
             stack, self.cross, memory.target, memory.source, strict=True
         ):
@@ -200,11 +207,19 @@ class Decoder(nnx.Module):
         hidden = hidden if final_norm is None else final_norm(hidden)
         return hidden[:, 0], memory._replace(target=tuple(target))
 
-    def _parts(self, encoder: encoder.Encoder) -> tuple[Any, Sequence[Any], Any]:
-        """Returns the embeddings, the layers and the last norm, of its own or of the encoder."""
+    def _embedded(
+        self, inputs: layers.Inputs, encoder: encoder.Encoder, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "batch length hidden"]:
+        """Returns the embedded target, by embeddings of its own or of the encoder."""
+        if self.shares == "words":
+            return self.embeddings(inputs, key=key, words=encoder.embeddings.word)
         embeddings = self.embeddings if self.shares == "none" else encoder.embeddings
+        return embeddings(inputs, key=key)
+
+    def _stack(self, encoder: encoder.Encoder) -> tuple[Sequence[Any], Any]:
+        """Returns the layers and the last norm, of its own or of the encoder."""
         owner = encoder if self.shares == "layers" else self
-        return embeddings, owner.layers, owner.final_norm
+        return owner.layers, owner.final_norm
 
 
 def _applied(

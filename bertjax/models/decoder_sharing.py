@@ -17,6 +17,7 @@ from bertjax.models.encoder_config import EncoderConfig
 LACKING: dict[str, tuple[str, ...]] = {
     "layers": ("embeddings", "layers", "final_norm"),
     "embeddings": ("embeddings",),
+    "words": ("embeddings.word",),
     "none": (),
 }
 # The fields in which a decoder may differ from an encoder that has the same embeddings.
@@ -58,13 +59,14 @@ def with_most_sharing(
 ) -> dict[str, np.ndarray]:
     """Returns the parameters without the decoder's equal copies of the encoder's.
 
-    Embeddings, or embeddings and layers, are shared if all of their copies are equal and computed
-    with as by an encoder of `config`.
+    The table of words, all embeddings, or embeddings and layers are shared if all of their copies
+    are equal and computed with as by an encoder of `config`.
     """
     of_encoder = {name: getattr(config, name) for name in OF_LAYERS}
     alike = {
         "layers": decoder == config,
         "embeddings": dataclasses.replace(decoder, **of_encoder) == config,
+        "words": decoder.embeddings == "learnt",
         "none": True,
     }
     for shares, are_alike in alike.items():

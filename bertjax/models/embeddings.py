@@ -82,14 +82,20 @@ class LearntEmbeddings(nnx.Module):
         self.position_offset = offset
 
     def __call__(
-        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
+        self,
+        inputs: layers.Inputs,
+        *,
+        key: PRNGKeyArray | None = None,
+        words: WordEmbeddings | None = None,
     ) -> Float[Array, "batch length hidden"]:
         """Reads `input_ids`; `segment_ids`, without which all is of segment 0; and positions.
+
+        `words` is the table of another module, for embeddings without one of their own.
 
         Raises:
           ValueError: if there are language embeddings, and no `language` in the batch.
         """
-        summed = self._placed_words(inputs)
+        summed = self._placed_words(inputs, self.word if words is None else words)
         if self.type_vocab_size:
             summed = summed + self._segments(inputs)
         if self.language_embeddings:
@@ -120,8 +126,10 @@ class LearntEmbeddings(nnx.Module):
         # As for segments a product; a language that the table lacks gives NaN.
         return jnp.where(is_known[:, :, None], rows, jnp.nan) @ self.language.embedding[...]
 
-    def _placed_words(self, inputs: layers.Inputs) -> Float[Array, "batch length width"]:
-        words = self.word(inputs["input_ids"])
+    def _placed_words(
+        self, inputs: layers.Inputs, table: WordEmbeddings
+    ) -> Float[Array, "batch length width"]:
+        words = table(inputs["input_ids"])
         if not self.has_positions:
             return words
         placed = words + self._positions(inputs)

@@ -28,6 +28,24 @@ SIZES = {
 }
 
 
+def of_bart(shares, kind="bart"):
+    """Their BART, whose decoder is smaller than its encoder."""
+    names = {"hidden_size": "d_model", "intermediate_size": "encoder_ffn_dim"}
+    names |= {"num_attention_heads": "encoder_attention_heads"}
+    names |= {"num_hidden_layers": "encoder_layers"}
+    config = transformers.BartConfig(
+        **{names.get(name, name): value for name, value in SIZES.items()},
+        **{"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 24},
+        **{"pad_token_id": 1, "forced_eos_token_id": None, "bos_token_id": 0},
+        **{"decoder_start_token_id": END, "eos_token_id": END},
+    )
+    model = transformers.BartForConditionalGeneration(config)
+    randomize(model)
+    model.final_logits_bias[0] = torch.randn(VOCAB_SIZE)
+    model.final_logits_bias[0, END] += 2.0
+    return model.eval()
+
+
 def of_berts(shares, kind="bert", **sizes):
     """Their model of two encoders; what is shared is equal in both."""
     make = transformers.CONFIG_MAPPING[kind]
@@ -53,23 +71,30 @@ def randomize(model):
 
 
 def tie(encoder, decoder, shares):
-    if shares != "none":
+    if shares == "words":
+        table = encoder.embeddings.word_embeddings
+        decoder.embeddings.word_embeddings.load_state_dict(table.state_dict())
+    if shares in ("embeddings", "layers"):
         decoder.embeddings.load_state_dict(encoder.embeddings.state_dict())
     if shares == "layers":
         decoder.encoder.load_state_dict(encoder.encoder.state_dict(), strict=False)
 
 
-def rows_of(count):
+MODELS = {"bart": of_bart}  # the others are pairs of encoders
+
+
+def rows_of(count, pad=PAD, start=START):
     """Sources and labels, padded at their ends; the first ones are full."""
     rng = np.random.default_rng(0)
 
     def drawn(length):
         lengths = np.array([[length], *rng.integers(3, length + 1, (count - 1, 1))])
         mask = (np.arange(length) < lengths).astype(np.int32)
-        return rng.integers(FIRST, VOCAB_SIZE, mask.shape).astype(np.int32) * mask, mask
+        ids = rng.integers(FIRST, VOCAB_SIZE, mask.shape)
+        return np.where(mask != 0, ids, pad).astype(np.int32), mask
 
     (ids, mask), (labels, scored) = drawn(LENGTH), drawn(TARGET)
-    shifted = np.pad(labels, ((0, 0), (1, 0)), constant_values=START)[:, :-1]
+    shifted = np.pad(labels, ((0, 0), (1, 0)), constant_values=start)[:, :-1]
     rows = {"input_ids": ids, "input_mask": mask, "target_ids": shifted, "target_mask": scored}
     return rows, np.where(scored != 0, labels, -100)
 
@@ -81,15 +106,18 @@ def their_inputs(rows):
 
 @pytest.mark.parametrize(
     ("kind", "shares"),
-    [*(("bert", it) for it in decoder_sharing.LACKING), ("bert-generation", "embeddings")],
+    [
+        *(("bert", it) for it in decoder_sharing.LACKING),
+        *(("bert-generation", "embeddings"), ("bart", "words")),
+    ],
 )
 def test_logits_losses_and_gradients_are_theirs(tmp_path, kind, shares):
-    theirs = of_berts(shares, kind)
+    theirs = MODELS.get(kind, of_berts)(shares, kind)
     theirs.save_pretrained(tmp_path / "hf")
     read = formats.read(tmp_path / "hf")
     assert (read.head, read.shares) == ("sequence_to_sequence", shares)
-    assert read.model_type == f"{kind}-encoder-decoder"
-    rows, labels = rows_of(6)
+    assert read.model_type in (kind, f"{kind}-encoder-decoder")
+    rows, labels = rows_of(6, theirs.config.pad_token_id, read.start_id)
     out = theirs(**their_inputs(rows), labels=torch.tensor(labels).long())
     out.loss.backward()
     graph, params = outputs.module_of(read)
@@ -114,6 +142,8 @@ def test_logits_losses_and_gradients_are_theirs(tmp_path, kind, shares):
         if path not in read.params:  # what is shared gets the sum of both
             summed[path.replace("decoder", "encoder", 1)] += summed.pop(path)
     ours = parameters.flat(gradient)
+    if kind == "bart":  # whose bias is no parameter
+        del ours["mlm_head.bias"]
     assert ours.keys() == summed.keys()
     for path, array in ours.items():
         tolerance = 1e-5 * max(np.abs(summed[path]).max(), 1.0)
@@ -152,7 +182,8 @@ def their_search(model, rows, search):
 
 def assert_same_search(theirs, read, rows, **options):
     """Returns the first targets, which are those of transformers with their scores."""
-    ends = {"start_id": START, "end_id": END, "pad_id": PAD}
+    ends = {"start_id": read.start_id, "end_id": read.end_id}
+    ends["pad_id"] = theirs.config.pad_token_id
     search = generation.Search(**ends, max_length=TARGET, **options)
     graph, params = outputs.module_of(read)
     batch = jax.tree.map(jnp.asarray, {name: rows[name] for name in ("input_ids", "input_mask")})
@@ -192,6 +223,33 @@ def test_searches_find_their_targets_with_their_scores(tmp_path, count, options,
     # The test is one: targets differ, some end and some are cut.
     assert len({tuple(target) for target in targets}) > count / 4
     assert 0 < sum(END in target for target in targets) < count
+
+
+def test_beams_of_a_bart_are_theirs_and_its_export_is_their_model(tmp_path, heard):
+    theirs = of_bart("words")
+    theirs.save_pretrained(tmp_path / "hf")
+    read = formats.read(tmp_path / "hf")
+    assert (read.start_id, read.end_id, read.unused) == (END, END, ())
+    rows, _ = rows_of(24, 1, END)
+    assert_same_search(theirs, read, rows, beams=4, no_repeat_ngram=3)
+    formats.write(read, tmp_path / "run", format="bertjax")
+    formats.write(formats.read(tmp_path / "run"), tmp_path / "again", format="huggingface")
+    heard.clear()
+    model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path / "again", output_loading_info=True
+    )
+    assert heard.messages == [] and not any(report.values())
+    ours, expected = model.state_dict(), theirs.state_dict()
+    assert ours.keys() == expected.keys()
+    for path in ours:
+        torch.testing.assert_close(ours[path], expected[path], rtol=0, atol=0)
+    # Released files are those of a model without a head: no bias, and other names.
+    theirs.model.save_pretrained(tmp_path / "bare")
+    bare = formats.read(tmp_path / "bare")
+    assert bare.head == "sequence_to_sequence" and not bare.params["mlm_head.bias"].any()
+    for path, array in read.params.items():
+        if path != "mlm_head.bias":
+            np.testing.assert_array_equal(bare.params[path], array)
 
 
 CLASSES = ("EncoderDecoderModel", "AutoModelForSeq2SeqLM")

@@ -61,7 +61,7 @@ def numpy_attention(x, states, seen, p, num_heads):
 def numpy_logits(batch, p, config, shares):
     source = {**batch, "segment_ids": np.zeros_like(batch["input_ids"])}
     states = of_encoder.numpy_hidden_states(source, p["encoder"], config)[-1]
-    tables = p["decoder" if shares == "none" else "encoder"]["embeddings"]
+    tables = p["encoder"]["embeddings"] | p["decoder"].get("embeddings", {})
     stack = p["encoder" if shares == "layers" else "decoder"]["layers"]
     ids, mask = np.asarray(batch["target_ids"]), np.asarray(batch["target_mask"])
     positions = np.asarray(batch.get("target_positions", np.arange(ids.shape[1])[None]))

@@ -9,6 +9,7 @@ from bertjax import models
 from bertjax.convert import names
 from bertjax.convert.families import (
     albert,
+    bart,
     base,
     bert,
     bert_generation,
@@ -44,6 +45,7 @@ FAMILIES: dict[str, base.Family] = {
         bert_generation.FAMILY,
         encoder_decoder.of(bert.FAMILY),
         encoder_decoder.of(bert_generation.FAMILY),
+        bart.FAMILY,
     )
 }
 

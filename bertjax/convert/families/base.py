@@ -179,8 +179,9 @@ class Family:
     `read`: maps the fields of other versions of config.json to those of `fields`.
     `restated`: fields to write in addition to those of `fields`, or instead of them.
     `pooling`: the field with the pooling of a classifier of sequences; "": it reads [CLS].
-    `constants`: tensors of the files that are not parameters, by name; it takes the sizes of the
-      encoder, and of the decoder if there is one.
+    `constants`: tensors of the files that are not parameters, by name, and those of parameters that
+      a model or a file may lack; it takes the sizes of the encoder, and of the decoder if there is
+      one.
     `decoder`: fields of config.json with the sizes of a decoder -> ours, and the defaults.
     `nested`: fields of config.json with the config of a part, encoder and decoder in this order ->
       the part's family; () where all sizes stand in one config.

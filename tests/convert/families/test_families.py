@@ -9,6 +9,7 @@ import pytest
 
 from bertjax import models, recipes
 from bertjax.convert import families, huggingface_config, names, pretrained
+from bertjax.models import decoder_sharing
 
 FAMILIES = families.FAMILIES.values()
 TABLES = {
@@ -48,10 +49,12 @@ def shapes_of(config, table, labels=None):
     # That of sequences is as wide as its encoder.
     changes = {"num_hidden_layers": 3} if is_of_sequences else {"hidden_size": 16}
     decoder = dataclasses.replace(config, **changes) if has_decoder else None
-    head = "sequence_to_sequence" if is_of_sequences else "masked_autoencoder"
-    return pretrained.shapes(
-        config, labels=labels, generator=generator, decoder=decoder, decoder_head=head
-    )
+    of_decoder = {
+        "decoder": decoder,
+        "decoder_head": "sequence_to_sequence" if is_of_sequences else "masked_autoencoder",
+        "shares": decoder_sharing.sharing([entry.ours for entry in table]),
+    }
+    return pretrained.shapes(config, labels=labels, generator=generator, **of_decoder)
 
 
 def heads_of(family, table, shapes, pooler):
@@ -119,7 +122,8 @@ def test_a_config_that_is_written_is_read_back():
         config = sized(models.EncoderConfig(num_hidden_layers=3), family)
         assert family.lacks(config) == []
         for head in family.architectures:
-            smaller = dataclasses.replace(config, num_hidden_layers=1) if family.nested else None
+            has_decoder = family.nested or family.decoder
+            smaller = dataclasses.replace(config, num_hidden_layers=1) if has_decoder else None
             fields = huggingface_config.to_json(config, family, head=head, decoder=smaller)
             fields = json.loads(json.dumps(fields | ENDS))
             read = huggingface_config.parse_config(fields, source="config.json")
