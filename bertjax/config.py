@@ -279,8 +279,8 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.value_labels = ""  # values: what the labels of the records are; as they say
     finetuning.target_column = "target"  # sequences: of the texts to be generated
     finetuning.max_target_length = 64  # sequences: tokens of a target, its end included
-    finetuning.shares = "embeddings"  # sequences: what the decoder has of the encoder, also: none
-    # | layers (all but cross-attention)
+    finetuning.shares = "embeddings"  # sequences: what the decoder has of the encoder: none
+    # | words | embeddings | layers (all but cross-attention)
     finetuning.label_smoothing = 0.0  # sequences: the share of the uniform distribution in labels
     finetuning.text_scores = ("exact_match",)  # sequences: also bleu, chrf, rouge1, rouge2, rougeL
     finetuning.beams = 1  # sequences: targets that are searched at a time; 1: the best tokens
