@@ -33,17 +33,11 @@ from bertjax.tasks import prediction
 CHUNK_BATCHES = 16  # batches of texts that are read ahead and sorted by length
 LINE = "line"  # in a batch: the number of the text that a row is of, and of the draw
 
-# Flag -> the field of a Search, its type and its help; without a flag it is that of the training.
-FLAGS: dict[str, tuple[str, type, str]] = {
-    "beams": ("beams", int, "Targets that are searched at a time; 1: the best token each time."),
-    "length_penalty": ("length_penalty", float, "Power of the length in the scores of beams."),
-    "early_stopping": ("early_stopping", bool, "End when as many targets have ended as beams."),
-    "no_repeat_ngram": ("no_repeat_ngram", int, "No n-gram of this size twice; 0: all may be."),
-    "max_length": ("max_length", int, "Most tokens of a text, its end included."),
-    "sample": ("sampling", bool, "Draw tokens by their probability."),
-    "temperature": ("temperature", float, "Sampling: logits are divided by it."),
-    "top_k": ("top_k", int, "Sampling: only so many of the most probable tokens; 0: all."),
-    "top_p": ("top_p", float, "Sampling: only the most probable tokens with this share together."),
+# Flag -> the field of a Search; without the flag it is that of the training.
+SEARCHED = {
+    **{name: name for name in ("beams", "length_penalty", "early_stopping", "no_repeat_ngram")},
+    **{name: name for name in ("max_length", "temperature", "top_k", "top_p")},
+    "sample": "sampling",
 }
 
 
@@ -145,9 +139,16 @@ def _define_flags() -> None:
     program_flags.DEFINE_batch_size(32, "Texts at a time, over all devices.")
     flags.DEFINE_integer("outputs", 1, "Texts of each line: the best beams, or draws.")
     flags.DEFINE_integer("seed", 0, "Sampling: other draws with another seed.")
-    define = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_bool}
-    for name, (_, kind, meaning) in FLAGS.items():
-        define[kind](name, None, f"{meaning} Without it as trained.")
+    # Without one of these it is as trained.
+    flags.DEFINE_integer("beams", None, "Targets searched at a time; 1: the best token each time.")
+    flags.DEFINE_float("length_penalty", None, "Power of the length in the scores of beams.")
+    flags.DEFINE_bool("early_stopping", None, "End when as many targets have ended as beams.")
+    flags.DEFINE_integer("no_repeat_ngram", None, "No n-gram of this size twice; 0: all may be.")
+    flags.DEFINE_integer("max_length", None, "Most tokens of a text, its end included.")
+    flags.DEFINE_bool("sample", None, "Draw tokens by their probability.")
+    flags.DEFINE_float("temperature", None, "Sampling: logits are divided by it.")
+    flags.DEFINE_integer("top_k", None, "Sampling: so many of the best tokens alone; 0: all.")
+    flags.DEFINE_float("top_p", None, "Sampling: only the best tokens that have this share.")
 
 
 def main(argv: list[str]) -> None:
@@ -157,7 +158,7 @@ def main(argv: list[str]) -> None:
     options = flags.FLAGS
     model = inference.load_finetuned(options.checkpoint, step=options.step)
     model = inference.in_language(model, options.language)
-    given = {field: options[name].value for name, (field, *_) in FLAGS.items()}
+    given = {field: options[name].value for name, field in SEARCHED.items()}
     searched = {field: value for field, value in given.items() if value is not None}
     lines = text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))
     texts, sources = itertools.tee(line.text for line in lines)

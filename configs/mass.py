@@ -9,7 +9,8 @@ Command:   python -m bertjax.train --config=configs/mass.py:base --workdir=DIR \
            where TRAIN was built with --pair_objective=none --mask=none --max_seq_length=512, or
            128 for mini.
 Hardware:  any mesh; --config.mesh.data=-1 takes all devices (the authors: 32 V100).
-Planned:   mini: 4.2 min on v5e-1: $0.08, spot $0.02 (2026-11-28)
+Planned:   base: 7.1 h on v5e-64, in 2 micro-batches: $547, spot $112 (2026-11-28)
+           mini: 4.2 min on v5e-1: $0.08, spot $0.02 (2026-11-28)
 Time:      not yet measured.
 Result:    not yet measured.
 """

@@ -57,7 +57,7 @@ class Description:
     `is_multi_label` that any number of its labels may be right; `pooling` is what it reads.
     `languages` are the names of those that have embeddings, in their order. `is_shifted` says that
     masked tokens are predicted one position to the left. `decoder` are the sizes of a decoder,
-    `start_id` and `end_id` the ids with which its targets begin and end, None where none are given.
+    `start_id` and `end_id` the ids with which its targets begin and end, None if unknown.
     """
 
     family: base.Family

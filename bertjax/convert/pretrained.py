@@ -152,7 +152,7 @@ class Pretrained:
 
     @property
     def shares(self) -> str:
-        """What a decoder shares with its encoder, a key of `decoder_sharing.LACKING`."""
+        """The parts that a decoder shares with its encoder, a key of `decoder_sharing.LACKING`."""
         return decoder_sharing.sharing(self.params)
 
 

@@ -29,6 +29,7 @@ OBJECTIVES = {
     "replaced_tokens": "replaced_tokens",
     "causal_lm": "next_token",
     "masked_autoencoder": "masked_autoencoder",
+    "sequence_to_sequence": "masked_spans_to_sequence",
 }
 
 
@@ -217,6 +218,8 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
         config.pretraining.objective = objective
     if weights.head == "causal_lm":
         config.pretraining.masking = "none"
+    if weights.head == "sequence_to_sequence":
+        config.pretraining.masking = "dynamic"
     if weights.head == "masked_autoencoder" and weights.decoder is not None:
         config.pretraining.masking = "dynamic"
         config.pretraining.decoder.update(

@@ -279,7 +279,7 @@ class FinetuningTask(abc.ABC):
 
     @property
     def export_fields(self) -> Mapping[str, Any]:
-        """What an export needs to know besides the head: fields of `convert.pretrained`."""
+        """Fields of `convert.pretrained` that an export needs besides the head."""
         return {}
 
     def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:

@@ -28,7 +28,7 @@ from bertjax.models import encoder as encoders
 from bertjax.scores import generated
 from bertjax.tasks import base as tasks
 
-# What a decoder begins with, where the weights have no decoder -> the part of the weights.
+# Part of a decoder -> the part of the weights that it starts from if these have no decoder.
 BEGINS = {
     "decoder.embeddings.": "encoder.embeddings.",
     "decoder.layers.": "encoder.layers.",

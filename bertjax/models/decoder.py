@@ -1,8 +1,8 @@
 """A decoder on an encoder: it reads a target from left to right, and the encoder's states.
 
 A layer of a decoder is one of an encoder with a `CrossAttention` between its two halves: attention
-to the left, attention to the source, feed-forward. What it shares with the encoder is an argument
-of its calls. How texts are searched for is `generation`'s.
+to the left, attention to the source, feed-forward. The parts that it shares with the encoder are
+arguments of its calls. `generation` searches for texts.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from bertjax.models import (
 from bertjax.models.encoder_config import REMAT_POLICIES, EncoderConfig
 from bertjax.models.visibility import Visibility
 
-# What a decoder has of its encoder: nothing, its table of words, all embeddings, or these and its
+# A decoder shares nothing with its encoder, the table of words, all embeddings, or these and the
 # layers.
 SHARED = ("none", "words", "embeddings", "layers")
 _KEY = 1 << 21  # folded into the key of the encoder, which has its layers' numbers
 
 
 class KeysAndValues(NamedTuple):
-    """What the attention of a layer reads, by head, turned to their positions."""
+    """The keys and values of a layer, by head, turned to their positions."""
 
     keys: Float[Array, "rows places heads head"]
     values: Float[Array, "rows places heads head"]
 
 
 class Memory(NamedTuple):
-    """What a step of generation reads: of each layer the target so far, and the source.
+    """Keys and values that a step of generation reads: the target so far, and the source.
 
     `target` has a row for each sequence that is searched, `source` one for each source.
     """

@@ -1,4 +1,4 @@
-"""What a decoder shares with its encoder, as the paths of their parameters say it.
+"""The parts that a decoder shares with its encoder, by the paths of their parameters.
 
 A `decoder.Decoder` has no parameters for what is its encoder's. Formats that know no ties hold two
 equal copies there.

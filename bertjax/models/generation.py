@@ -75,7 +75,7 @@ class Search:
         changed = [name for name, value in defaults.items() if getattr(self, name) != value]
         if is_read or not changed:
             return []
-        return [f"{' and '.join(changed)} differ from their defaults; they are read with {by} only"]
+        return [f"{' and '.join(changed)}: read with {by} only; leave the default"]
 
 
 class Generated(NamedTuple):

@@ -43,7 +43,7 @@ def test_a_decoder_reads_the_start_and_the_target_and_predicts_what_follows(tmp_
     inputs, labels = (features.columns[name] for name in ("target_ids", "labels"))
     assert inputs[0].tolist() == [known.cls_id, *ids[0], known.pad_id, known.pad_id]
     assert labels[0].tolist() == [*ids[0], known.sep_id, -1, -1]
-    # Of a target that is cut, the token that follows is known, and no end.
+    # A target that is cut has the token that follows as its last label, not the end.
     assert inputs[1].tolist() == [known.cls_id, *ids[1][:4]]
     assert labels[1].tolist() == ids[1]
     assert "1 of 3 targets have more than 4 tokens" in caplog.text
@@ -164,11 +164,11 @@ def test_faults_of_options_are_all_named(tmp_path, monkeypatch):
     with pytest.raises(ValueError) as caught:
         config_faults.validate(config)
     for part in (
-        "shares is 'half'; known are none, embeddings, layers",
+        "shares is 'half'; known are none, words, embeddings, layers",
         "label_smoothing is 1.0",
         "max_target_length is 1",
         "the score is 'meteor'",
-        "length_penalty differ",
+        "length_penalty: read with beams above 1 only",
     ):
         assert part in str(caught.value)
     config.finetuning.update(

@@ -142,7 +142,7 @@ def test_logits_losses_and_gradients_are_theirs(tmp_path, kind, shares):
         if path not in read.params:  # what is shared gets the sum of both
             summed[path.replace("decoder", "encoder", 1)] += summed.pop(path)
     ours = parameters.flat(gradient)
-    if kind == "bart":  # whose bias is no parameter
+    if kind == "bart":  # its bias is a buffer there
         del ours["mlm_head.bias"]
     assert ours.keys() == summed.keys()
     for path, array in ours.items():
@@ -157,7 +157,7 @@ def until_end(row):
 
 
 def their_search(model, rows, search):
-    """Ids until the end and scores of all beams, [batch, beams]; their start token is no id."""
+    """Ids until the end and scores of all beams, [batch, beams]; without their start token."""
     options = {"num_beams": search.beams, "num_return_sequences": search.beams}
     if search.beams > 1:
         options |= {"length_penalty": search.length_penalty}

@@ -158,9 +158,9 @@ def test_samples_change_with_their_keys_alone(model, batch):
 def test_options_that_do_not_fit_are_all_named_at_once():
     with pytest.raises(ValueError, match="beams is 0.*temperature is 0.0.*top_p is 2.0"):
         generation.Search(**SEARCH, beams=0, temperature=0.0, top_p=2.0, sampling=True)
-    with pytest.raises(ValueError, match="top_k differ from their defaults; they are read with"):
+    with pytest.raises(ValueError, match="top_k: read with sampling only"):
         generation.Search(**SEARCH, top_k=3)
-    with pytest.raises(ValueError, match="length_penalty differ"):
+    with pytest.raises(ValueError, match="length_penalty: read with beams above 1 only"):
         generation.Search(**SEARCH, length_penalty=0.5)
     with pytest.raises(ValueError, match="with sampling it must be 1"):
         generation.Search(**SEARCH, beams=2, sampling=True)

@@ -37,7 +37,7 @@ def test_the_first_position_has_the_row_behind_that_of_padding(encoder):
     table = np.asarray(encoder.embeddings.position.embedding[...])
     assert table.shape == (10, 16)
     words = np.asarray(encoder.embeddings.word.embedding[...])[np.asarray(IDS)]
-    found = np.asarray(encoder.embeddings._placed_words(INPUTS)) - words
+    found = np.asarray(encoder.embeddings._placed_words(INPUTS, encoder.embeddings.word)) - words
     np.testing.assert_allclose(found[1], table[2:], atol=1e-7)
     np.testing.assert_allclose(found[0], [*table[2:7], *np.zeros((3, 16))], atol=1e-7)
 

@@ -42,7 +42,7 @@ FIXED: dict[str, Any] = {
     **{"add_final_layer_norm": False, "static_position_embeddings": False},
     "pad_token_id": roberta.PAD_ID,
 }
-# Of classifiers, and of the code of before 2021; they change nothing in this class.
+# For classifiers, and for code from before 2021; they change nothing in this class.
 WITHOUT_EFFECT = base.BOOKKEEPING | {
     *("add_bias_logits", "classif_dropout", "classifier_dropout", "extra_pos_embeddings"),
     *("force_bos_token_to_be_generated", "num_hidden_layers"),
