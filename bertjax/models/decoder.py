@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import core
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import (
@@ -336,7 +337,7 @@ def _are_same(inputs: Array, labels: Array | None) -> bool:
     """Returns whether two arrays are one, or hold the same where they are known."""
     if labels is None or inputs.shape != labels.shape:
         return False
-    if isinstance(inputs, jax.core.Tracer) or isinstance(labels, jax.core.Tracer):
+    if isinstance(inputs, core.Tracer) or isinstance(labels, core.Tracer):
         return inputs is labels
     return bool((inputs == labels).all())
 

@@ -86,7 +86,7 @@ class LearntEmbeddings(nnx.Module):
         inputs: layers.Inputs,
         *,
         key: PRNGKeyArray | None = None,
-        words: WordEmbeddings | None = None,
+        words: nnx.Embed | None = None,
     ) -> Float[Array, "batch length hidden"]:
         """Reads `input_ids`; `segment_ids`, without which all is of segment 0; and positions.
 
@@ -127,7 +127,7 @@ class LearntEmbeddings(nnx.Module):
         return jnp.where(is_known[:, :, None], rows, jnp.nan) @ self.language.embedding[...]
 
     def _placed_words(
-        self, inputs: layers.Inputs, table: WordEmbeddings
+        self, inputs: layers.Inputs, table: nnx.Embed
     ) -> Float[Array, "batch length width"]:
         words = table(inputs["input_ids"])
         if not self.has_positions:
