@@ -23,12 +23,16 @@ first=$out/records/${horizons%% *}
 python -m bertjax.train --config=patchtst:base --workdir="$out/pretrained" \
   --config.data.train_dir="$first/train" --config.data.eval_dir="$first/heldout" ${PRETRAINING:-}
 
+# A linear head on the frozen encoder, in batches of 64 windows; the held-out part selects its epoch.
 for horizon in $horizons; do
   records=$out/records/$horizon
+  # shellcheck disable=SC2086
   python -m bertjax.train --config=values --workdir="$out/probe_$horizon" \
     --config.init_from="$out/pretrained" --config.optimizer.frozen="('encoder\..*',)" \
     --config.finetuning.train_file="$records/train" --config.finetuning.eval_file="$records/heldout" \
-    --config.finetuning.num_epochs=20 ${PROBE:-}
-  python -m bertjax.evaluate --checkpoint="$out/probe_$horizon" --data="$records/test" \
-    | tee "$out/test_$horizon.txt"
+    --config.finetuning.num_epochs=6 --config.global_batch_size=448 \
+    --config.evaluation.global_batch_size=448 --config.evaluation.every_steps=127 \
+    --config.checkpoint.keep_best=1 ${PROBE:-}
+  python -m bertjax.evaluate --checkpoint="$out/probe_$horizon" --step=best \
+    --data="$records/test" | tee "$out/test_$horizon.txt"
 done

@@ -9,7 +9,7 @@ Hardware:  any number of devices that divides 448 (mini: 32).
 Planned:   base: 20.2 s on v5e-1, 56,903 rows of ETTh1: under $0.01, spot under $0.01 (2026-11-27)
            mini: 3.4 s on v5e-1, 56,903 rows of ETTh1: under $0.01, spot under $0.01 (2026-11-27)
 Time:      not yet measured.
-Result:    not yet measured.
+Result:    docs/results.md.
 """
 
 import ml_collections
