@@ -339,7 +339,8 @@ def kind_of(trained: reader.Workdir) -> kinds.FinetuningKind | None:
 def _check_decoder(trained: reader.Workdir, sizes: Mapping[str, Any]) -> None:
     """Raises a ValueError if the decoder has other sizes than the encoder."""
     of_encoder = dataclasses.asdict(encoder.EncoderConfig(**trained.config.model))
-    others = [name for name, value in sizes.items() if value != of_encoder[name]]
+    of_decoder = dataclasses.asdict(encoder.EncoderConfig(**{**of_encoder, **sizes}))
+    others = [name for name, value in of_decoder.items() if value != of_encoder[name]]
     if differing := [name for name in others if name not in families_base.HOW]:
         raise ValueError(
             f"the decoder in {trained.directory} differs from its encoder in "
