@@ -31,7 +31,7 @@ from bertjax.models import generation, parameters
 from bertjax.tasks import prediction
 
 CHUNK_BATCHES = 16  # batches of texts that are read ahead and sorted by length
-LINE = "line"  # in a batch: the number of the text that a row is of, and of the draw
+LINE, DRAW = "line", "draw"  # in a batch: the numbers of a row's text and of its draw
 
 # Flag -> the field of a Search; without the flag it is that of the training.
 SEARCHED = {
@@ -52,7 +52,8 @@ def _step(
     """Returns what is found for a batch, as `prediction.predict_step` returns predictions."""
     model, keys = parameters.merge(graphdef, params), None
     if search.sampling:
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, batch[LINE])
+        of_lines = jax.vmap(jax.random.fold_in, (None, 0))(key, batch[LINE])
+        keys = jax.vmap(jax.random.fold_in)(of_lines, batch[DRAW])
     found = generation.generate(model, batch, search, keys=keys)
     places = batch["record_positions"]
     return {"ids": found.ids, "scores": found.scores, "record_positions": places}
@@ -70,8 +71,8 @@ def generate(
     """Yields the `outputs` best texts of each text, or as many draws: "text" and "score".
 
     `searched` are fields of `generation.Search`; without them it is that of the training. A text
-    longer than the model reads loses its end. A draw depends on the seed and on the number of its
-    text alone.
+    longer than the model reads loses its end. A draw depends on the seed, the number of its text
+    and its own number alone.
 
     Raises:
       ValueError: if the model generates no texts, the search is not possible, or it has fewer
@@ -115,8 +116,12 @@ def _of_chunk(
     scorer = model.kind.open(model.options, model.own_vocabulary)
     assert isinstance(scorer, sequences.SequenceScorer)
     examples = [feature_sets.TextExample((it,), None, "") for it in texts for _ in range(draws)]
-    numbers = np.arange(first * draws, first * draws + len(examples), dtype=np.int32)
-    rows = dataclasses.replace(scorer.reader.rows(examples), columns={LINE: numbers})
+    lines = np.arange(first, first + len(texts), dtype=np.int32)
+    numbers = {
+        LINE: np.repeat(lines, draws),
+        DRAW: np.tile(np.arange(draws, dtype=np.int32), len(texts)),
+    }
+    rows = dataclasses.replace(scorer.reader.rows(examples), columns=numbers)
     longest, mesh = model.options.max_seq_length, model.mesh
     buckets = padding.default_buckets(longest) if model.options.length_buckets else (longest,)
     size = -(-batch_size // mesh.size) * mesh.size
@@ -161,6 +166,7 @@ def main(argv: list[str]) -> None:
     given = {field: options[name].value for name, field in SEARCHED.items()}
     searched = {field: value for field, value in given.items() if value is not None}
     lines = text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))
+    lines = text_lines.with_remark(lines, "each gets a text all the same")
     texts, sources = itertools.tee(line.text for line in lines)
     shared = {"outputs": options.outputs, "seed": options.seed, "batch_size": options.batch_size}
     counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)

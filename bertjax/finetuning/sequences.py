@@ -259,15 +259,9 @@ def _of_lines(sources: str, targets: str, rules: tables.Rules) -> list[feature_s
 
 
 def _lines(path: str, rules: tables.Rules) -> list[str]:
-    with epath.Path(path).open("rb") as file:
-        text = text_encodings.as_utf8(file, rules.encoding, path).read()
-    try:
-        lines = text.decode(text_encodings.UTF8).split("\n")
-    except UnicodeDecodeError as error:
-        advice = text_encodings.advice(text[error.start :], rules.encoding_option)
-        raise example_files.FaultyFile(f"{path} is not UTF-8: {advice}") from error
-    lines = [line.removesuffix("\r") for line in lines]
-    return lines if lines[-1] else lines[:-1]
+    with tables.opened(path) as file:
+        in_utf8 = text_encodings.as_utf8(file, rules.encoding, path)
+        return [*tables.text_lines_of(in_utf8, path)]
 
 
 def _task(encoder: encoders.EncoderConfig, options: base.Options) -> Sequences:

@@ -7,10 +7,14 @@ rouge-score's F of each text with stemming, from 0 to 1, as its own command has 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from absl import logging
+
 Texts = Sequence[str]
+_READ_BY_ROUGE = re.compile("[a-z0-9]")
 
 
 def exact_match(predictions: Texts, references: Texts) -> float:
@@ -34,6 +38,11 @@ def chrf(predictions: Texts, references: Texts) -> float:
 def _rouge(name: str) -> Callable[[Texts, Texts], float]:
     def score(predictions: Texts, references: Texts) -> float:
         scorer = _package("rouge_score.rouge_scorer").RougeScorer([name], use_stemmer=True)
+        if blind := sum(not _READ_BY_ROUGE.search(it.lower()) for it in references):
+            logging.warning(
+                "%s is 0 for %d of %d references: rouge-score reads the letters a to z and digits "
+                "alone. Take chrf for other scripts", name, blind, len(references),
+            )  # fmt: skip
         pairs = zip(references, predictions, strict=True)
         values = [scorer.score(reference, it)[name].fmeasure for reference, it in pairs]
         return sum(values) / max(len(values), 1)

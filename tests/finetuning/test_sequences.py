@@ -115,7 +115,7 @@ def test_smoothing_has_the_gradient_of_its_formula(learnt):
 
 def test_two_files_of_lines_are_pairs(tmp_path):
     sources, targets = tmp_path / "a.en", tmp_path / "a.fr"
-    sources.write_bytes("w1 \u2028 w2\r\nw3\r\n".encode())
+    sources.write_bytes("\ufeffw1 \u2028 w2\r\nw3\r\n".encode())
     targets.write_text("w2\nw4")
     reader = reader_of(tmp_path, train_file=f"{sources},{targets}")
     texts = [example.texts for example in reader.examples("train")]
@@ -127,7 +127,7 @@ def test_two_files_of_lines_are_pairs(tmp_path):
     with pytest.raises(ValueError, match=r"a\.en has 2 lines and .*a\.fr 1;"):
         reader_of(tmp_path, train_file=f"{sources},{targets}").examples("train")
     targets.write_bytes(b"w2\n\xe9\n")
-    with pytest.raises(ValueError, match=r"a\.fr is not UTF-8"):
+    with pytest.raises(ValueError, match=r"a\.fr:2: it is not UTF-8"):
         reader_of(tmp_path, train_file=f"{sources},{targets}").examples("train")
     with pytest.raises(ValueError, match="names 3 files"):
         reader_of(tmp_path, train_file=f"{sources},{targets},c").examples("train")
@@ -153,6 +153,11 @@ def test_scores_are_those_of_their_packages():
             scorer.score(r, p)[name].fmeasure for p, r in zip(predictions, references, strict=True)
         ]
         assert found[name] == pytest.approx(np.mean(each))
+
+
+def test_texts_that_rouge_cannot_read_are_warned_of(caplog):
+    assert generated.SCORES["rougeL"](["एक घर", "a"], ["एक घर", "a"]) == 0.5
+    assert "rougeL is 0 for 1 of 2 references" in caplog.text
 
 
 def test_faults_of_options_are_all_named(tmp_path, monkeypatch):
@@ -255,6 +260,8 @@ def test_draws_depend_on_the_seed_and_the_number_of_the_text_alone(trained):
 
     first = drawn()
     assert drawn(batch_size=2) == first
+    fewer = generate.generate(model, sources, **{**asked, "outputs": 1})
+    assert [it[0]["text"] for it in fewer] == [it[0] for it in first]
     assert [len(it) for it in first] == [3] * 5 and drawn(seed=1) != first
     assert len({text for of_text in first for text in of_text}) > 3
 
