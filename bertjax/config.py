@@ -195,6 +195,7 @@ def _pretraining() -> ml_collections.ConfigDict:
     pretraining.keep_share = 0.1  # of them, those that stay; the rest becomes random (dynamic)
     pretraining.discriminator_weight = 50.0  # replaced_tokens: of its loss; the generator's has 1
     pretraining.causal_share = 1 / 16  # hybrid: of the rows, those read from left to right
+    pretraining.prefix_share = 1 / 4  # prefix_rows: of the rows, those read after a prefix
     pretraining.hybrid_mean = "rows"  # rows: each kind's mean by its share | tokens: of all tokens
     # masked_spans_to_sequence: mass (a fragment of half of the row) | bart (infilled spans,
     # exchanged sentences)

@@ -127,6 +127,7 @@ PRETRAINING = {
     "hybrid, dynamic masks": Case(
         "unmasked", {**DYNAMIC, "pretraining.causal_share": 0.25} | objective("hybrid")
     ),
+    "prefix_rows": Case("static", {"pretraining.prefix_share": 0.25} | objective("prefix_rows")),
     "languages by alpha, one by hand, with embeddings, dynamic masks": Case(
         "languages",
         {

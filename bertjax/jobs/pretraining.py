@@ -375,6 +375,12 @@ def _misfits(
             f"{', '.join(filter(translations.are_named, manifest.languages))}"
         )
     yield from _sequence_misfits(manifest, options)
+    if tasks.OBJECTIVES[options.objective].reads_pairs and not _has_pairs(manifest):
+        yield (
+            "their rows have one segment, and with config.pretraining.objective="
+            f"{options.objective!r} a second one is read after a first: rebuild them with "
+            "--pair_objective=nsp or sop, or take records of translations"
+        )
     stored, built = ("static", "masks in them") if manifest.has_static_masks else (
         "dynamic", "--mask=none"
     )  # fmt: skip
@@ -389,6 +395,11 @@ def _misfits(
 def _vocabulary_misfit(manifest: records.Manifest) -> str:
     described = manifest.tokenizer or {"kind": "no", "vocab_size": 0}
     return f"their vocabulary ({described['kind']}, {described['vocab_size']:,} entries) is not"
+
+
+def _has_pairs(manifest: records.Manifest) -> bool:
+    """Returns whether all rows have two segments."""
+    return manifest.pair_objective != "none" or all(map(translations.are_named, manifest.languages))
 
 
 def _pair_misfit(manifest: records.Manifest, pair_loss: str) -> Iterator[str]:

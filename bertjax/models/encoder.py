@@ -99,7 +99,7 @@ class Encoder(nnx.Module):
         Where a layer is several in a row it is the output of the last. The last output alone has
         been through `final_norm`.
         """
-        visible = dataclasses.replace(visibility.of(inputs), left_to_right=left_to_right)
+        visible = visibility.of(inputs).narrowed(window=None, left_to_right=left_to_right)
         return self.contextualize(self.embed(inputs, key=key), visible, key=key)
 
     def attention_weights(

@@ -3,7 +3,7 @@
 A row of a batch holds one or more sequences. `sequence_ids` [batch, length] is 0 at padding, and a
 position sees only those of its own number; `positions` count within a sequence. An `input_mask` of
 ones and zeros says the same for one sequence per row. Each layer may narrow it further, by a window
-or an order (`attention.SelfAttention`).
+or an order (`attention.SelfAttention`). The rows of a batch may have orders of their own (`order`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bertjax.models import layers
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["is_real", "sequence_ids", "positions"],
+    data_fields=["is_real", "sequence_ids", "positions", "order"],
     meta_fields=["window", "left_to_right"],
 )
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +33,9 @@ class Visibility:
     `left_to_right` lets i see j if j <= i. Positions are compared within a sequence, where they are
     to rise by one from place to place: long rows are cut into blocks by their places.
 
+    `order` holds numbers that `left_to_right` compares in place of positions. They may rise or not:
+    positions of the same number see each other.
+
     Padding is seen by nothing. Where a row is one sequence, and neither a window nor an order
     narrows what is seen, padding itself sees the sequence, as in the released code; elsewhere it
     sees nothing, and attention gives zeros there.
@@ -41,6 +44,7 @@ class Visibility:
     is_real: Any
     sequence_ids: Any = None
     positions: Any = None
+    order: Any = None
     window: int | None = None
     left_to_right: bool = False
 
@@ -49,18 +53,32 @@ class Visibility:
         """Whether all positions of a row see the same ones: those that are real."""
         return self.sequence_ids is None and self.window is None and not self.left_to_right
 
+    @property
+    def compared(self) -> Any:
+        """The numbers [batch, length] that window and order compare, None for places in the row."""
+        return self.positions if self.order is None else self.order
+
     def narrowed(self, *, window: int | None, left_to_right: bool) -> Visibility:
-        """Returns what a layer with this window and order sees, where all rows have none."""
+        """Returns what a layer with this window and order sees, where all rows have none.
+
+        Raises:
+          ValueError: if there is a window, and rows have an `order` of their own.
+        """
+        if window is not None and self.order is not None:
+            raise ValueError(f"rows have an order of their own, and a window of {window}: not both")
         left_to_right |= self.left_to_right
         return dataclasses.replace(self, window=window, left_to_right=left_to_right)
 
 
 def of(inputs: layers.Inputs) -> Visibility:
-    """Returns what a batch says: by its `sequence_ids` and `positions`, or its `input_mask`."""
-    if "sequence_ids" in inputs:
-        numbers = inputs["sequence_ids"]
-        return Visibility(numbers != 0, numbers, positions(inputs))
-    return Visibility(inputs["input_mask"] != 0, None, positions(inputs))
+    """Returns what a batch says: by its `sequence_ids` and `positions`, or its `input_mask`.
+
+    With an `order` in it every position sees those whose number is not above its own.
+    """
+    numbers, order = inputs.get("sequence_ids"), inputs.get("order")
+    is_real = (inputs["input_mask"] if numbers is None else numbers) != 0
+    has_order = order is not None
+    return Visibility(is_real, numbers, positions(inputs), order, left_to_right=has_order)
 
 
 def positions(inputs: layers.Inputs) -> Int[Array, "batch length"] | None:
@@ -102,10 +120,10 @@ def pairs(
     seen = asking.is_real[:, :, None] & visible.is_real[:, None, :]
     if (numbers := visible.sequence_ids) is not None:
         seen &= asking.sequence_ids[:, :, None] == numbers[:, None, :]
-    if (places := visible.positions) is None:
+    if (places := visible.compared) is None:
         places = jnp.arange(visible.is_real.shape[1], dtype=jnp.int32)[None]
     seen &= within(
-        (places if asking.positions is None else asking.positions)[:, :, None],
+        (places if asking.compared is None else asking.compared)[:, :, None],
         places[:, None, :],
         window=visible.window,
         left_to_right=visible.left_to_right,

@@ -18,6 +18,7 @@ from bertjax.tasks import (
     masked_spans_to_sequence,
     masked_values,
     next_token,
+    prefix_rows,
     pretraining,
     replaced_tokens,
     span_boundary,
@@ -30,7 +31,8 @@ class Objective:
 
     `make` makes the task from an EncoderConfig and config.pretraining. `faults` yields a sentence
     for each option of a config that does not fit. With `reads_masks` batches have masked tokens,
-    with `reads_sequences` sources and targets, by config.pretraining.sequence_rows.
+    with `reads_sequences` sources and targets, by config.pretraining.sequence_rows; with
+    `reads_pairs` rows must have two segments.
     `token_loss` is the loss whose chance level is the unigram entropy. `chance` takes the averages
     since the last line of scalars and returns a loss, its chance level and a sentence about it, or
     None if they do not tell.
@@ -40,6 +42,7 @@ class Objective:
     faults: Callable[[Any], Iterator[str]] = lambda config: iter(())
     reads_masks: bool = True
     reads_sequences: bool = False
+    reads_pairs: bool = False
     token_loss: str = "mlm_loss"
     chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None
 
@@ -50,6 +53,7 @@ OBJECTIVES: dict[str, Objective] = {
         replaced_tokens.of_options, replaced_tokens.faults, chance=replaced_tokens.chance
     ),
     "hybrid": Objective(hybrid.of_options, hybrid.faults),
+    "prefix_rows": Objective(prefix_rows.of_options, prefix_rows.faults, reads_pairs=True),
     "span_boundary": Objective(span_boundary.of_options, span_boundary.faults),
     "masked_values": Objective(
         masked_values.of_options,

@@ -83,10 +83,14 @@ class HasKindsOfRows(Protocol):
     """A task that reads some rows of a batch in another way than the others.
 
     Batches are multiples of `row_unit` rows on every device, so that each kind has its share.
+    `readings` are how: "whole", "left_to_right", or by an "order" of each row.
     """
 
     @property
     def row_unit(self) -> int: ...
+
+    @property
+    def readings(self) -> tuple[str, ...]: ...
 
 
 @runtime_checkable

@@ -61,6 +61,7 @@ class Hybrid:
     causal_share: float = 1 / 16
     mean: str = "rows"
     sentence_rows: ClassVar[str] = "each_token_masked"
+    readings: ClassVar[tuple[str, ...]] = ("whole", "left_to_right")
 
     @property
     def row_unit(self) -> int:

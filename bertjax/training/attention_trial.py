@@ -40,6 +40,7 @@ class _Rows:
     length: int
     is_packed: bool
     rate: float
+    reading: str
 
     @property
     def kernel(self) -> tuple[Any, ...]:
@@ -47,9 +48,17 @@ class _Rows:
         sizes, layer = self.encoder, self.layer
         return (
             *(self.length, self.is_packed, self.head_size, sizes.num_attention_heads),
-            *(sizes.window_of(layer), sizes.rotary_base_of(layer), sizes.left_to_right),
-            *(self.rate, sizes.dtype),
+            *(sizes.window_of(layer), sizes.rotary_base_of(layer), self.left_to_right),
+            *(self.rate, sizes.dtype, self.has_order),
         )
+
+    @property
+    def left_to_right(self) -> bool:
+        return self.encoder.left_to_right or self.reading == "left_to_right"
+
+    @property
+    def has_order(self) -> bool:
+        return self.reading == "order"
 
     @property
     def head_size(self) -> int:
@@ -62,7 +71,8 @@ class _Rows:
 
     def __str__(self) -> str:
         window = self.encoder.window_of(self.layer)
-        order = ", from left to right" if self.encoder.left_to_right else ""
+        order = ", from left to right" if self.left_to_right else ""
+        order += ", with an order of each" if self.has_order else ""
         reach = f"window {window}" if window else "no window"
         return f"rows of {self.length} positions, {reach}{order}"
 
@@ -93,7 +103,7 @@ def agrees(job: jobs.Job, mesh: Mesh) -> bool:
 
 def errors(sizes: encoder.EncoderConfig, length: int, mesh: Mesh) -> dict[str, float]:
     """Returns the relative errors of the kernel of an encoder's first layer, by what is off."""
-    return _errors(_Rows(sizes, 0, length, False, _rate(sizes, _platform(mesh))), mesh)
+    return _errors(_Rows(sizes, 0, length, False, _rate(sizes, _platform(mesh)), "whole"), mesh)
 
 
 def _platform(mesh: Mesh) -> str:
@@ -110,22 +120,21 @@ def _all_rows(job: jobs.Job, platform: str) -> Iterator[_Rows]:
     for phase in job.phases:
         is_packed = "sequence_ids" in job.data.abstract_batch(phase)
         for length in job.data.batch_lengths(phase):
-            for sizes in _encoders(jobs.in_phase(job, phase).task):
+            for sizes, reading in _encoders(jobs.in_phase(job, phase).task):
                 rate = _rate(sizes, platform)
                 for layer in range(sizes.num_hidden_layers):
-                    rows = _Rows(sizes, layer, length, is_packed, rate)
+                    rows = _Rows(sizes, layer, length, is_packed, rate, reading)
                     if platform in rows.kernel_platforms:
                         yield rows
 
 
-def _encoders(task: Any) -> Iterator[encoder.EncoderConfig]:
-    """Yields the encoders of a task, and of tasks in it, that are left to the trial."""
+def _encoders(task: Any) -> Iterator[tuple[encoder.EncoderConfig, str]]:
+    """Yields the encoders of a task and of tasks in it that are left to the trial, by reading."""
+    readings = task.readings if isinstance(task, base.HasKindsOfRows) else ("whole",)
     for part in vars(task).values():
         if isinstance(part, encoder.EncoderConfig):
             if part.attention in ("auto", "cudnn"):
-                yield part
-                if isinstance(task, base.HasKindsOfRows):
-                    yield dataclasses.replace(part, left_to_right=True)
+                yield from ((part, reading) for reading in readings)
         elif dataclasses.is_dataclass(part):
             yield from _encoders(part)
 
@@ -153,7 +162,7 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
         )
         tensors[0] = tensors[0] * jnp.asarray(rows.head_size**-0.5, tensors[0].dtype)
         visible = visibility.of(inputs).narrowed(
-            window=sizes.window_of(layer), left_to_right=sizes.left_to_right
+            window=sizes.window_of(layer), left_to_right=rows.left_to_right
         )
 
         def context_and_gradients(implementation: str) -> tuple[jax.Array, ...]:
@@ -181,7 +190,12 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
     with jax.set_mesh(mesh):
         placed = jax.make_array_from_callback(numbers.shape, where, lambda index: numbers[index])
         name = "sequence_ids" if rows.is_packed else "input_mask"
-        relative = np.asarray(errors({name: placed}))
+        batch = {name: placed}
+        if rows.has_order:  # a first half that sees itself alone
+            places = jnp.arange(rows.length, dtype=jnp.int32)
+            order = jnp.where(places < rows.length // 2, 0, places)
+            batch["order"] = jnp.broadcast_to(order, numbers.shape)
+        relative = np.asarray(errors(batch))
     return dict(zip(("context", "query", "keys", "values"), relative.tolist(), strict=True))
 
 

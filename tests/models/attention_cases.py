@@ -22,6 +22,7 @@ class Rows:
     gives_positions: bool = False
     window: int | None = None
     left_to_right: bool = False
+    order: np.ndarray | None = None  # numbers that left_to_right compares instead of places
 
     @property
     def is_by_key(self):
@@ -33,6 +34,8 @@ class Rows:
         inputs = {"sequence_ids" if self.is_packed else "input_mask": jnp.asarray(self.numbers)}
         if self.gives_positions:
             inputs["positions"] = jnp.asarray(self.places)
+        if self.order is not None:
+            inputs["order"] = jnp.asarray(self.order)
         visible = visibility.of(inputs)
         return visible.narrowed(window=self.window, left_to_right=self.left_to_right)
 
@@ -40,7 +43,8 @@ class Rows:
     def seen(self):
         if self.is_by_key:
             return jnp.asarray(self.numbers != 0)[:, None, :]
-        arrays = jnp.asarray(self.numbers), jnp.asarray(self.places)
+        compared = self.places if self.order is None else self.order
+        arrays = jnp.asarray(self.numbers), jnp.asarray(compared)
         options = {"window": self.window, "left_to_right": self.left_to_right}
         return reference_attention.seen(*arrays, **options)
 
@@ -65,6 +69,13 @@ def padded(batch, length, **options):
     lengths = np.linspace(length, 0, batch, dtype=int)[:, None]
     places = np.broadcast_to(np.arange(length, dtype=np.int32), (batch, length))
     return Rows((places < lengths).astype(np.int32), places, is_packed=False, **options)
+
+
+def with_prefix(batch, length):
+    """Rows of several sequences; in each a prefix sees itself, the rest the prefix and its left."""
+    rows = packed(batch, length, seed=5, left_to_right=True)
+    ends = np.random.default_rng(1).integers(1, length // 3, rows.places.shape[:1])[:, None]
+    return dataclasses.replace(rows, order=np.where(rows.places < ends, 0, rows.places))
 
 
 def context_and_gradients(attend, rows, heads, size):

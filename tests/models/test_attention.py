@@ -84,6 +84,20 @@ def test_any_input_mask_is_the_definition(window, left_to_right, rate):
     assert (visibility.pairs(rows.visible).shape[2] == 1) == rows.is_by_key
 
 
+@pytest.mark.parametrize("rate", [0.0, RATE])
+def test_rows_with_a_prefix_are_the_definition(rate):
+    rows = attention_cases.with_prefix(4, 16)
+    seen = np.asarray(rows.seen)
+    assert (seen & ~seen.swapaxes(1, 2)).any()
+    assert (seen & seen.swapaxes(1, 2) & ~np.eye(16, dtype=bool)).any()
+    attention_cases.assert_is_definition(rows, heads=HEADS, size=SIZE, rate=rate)
+
+
+def test_an_order_of_rows_and_a_window_are_refused_together():
+    with pytest.raises(ValueError, match="an order of their own, and a window of 3"):
+        dataclasses.replace(attention_cases.with_prefix(2, 8), window=3).visible  # noqa: B018
+
+
 @pytest.fixture
 def _small_blocks(monkeypatch):
     """Blocks so small that rows of tens of tokens have several, and a ragged last one."""
@@ -111,6 +125,12 @@ def _small_blocks(monkeypatch):
 def test_windows_and_blocks_of_queries_are_the_definition(length, window, left_to_right, is_packed):
     make = attention_cases.packed if is_packed else attention_cases.padded
     rows = make(3, length, window=window, left_to_right=left_to_right)
+    attention_cases.assert_is_definition(rows, heads=HEADS, size=SIZE, rate=RATE)
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_prefixes_that_end_in_any_block_of_queries_are_the_definition():
+    rows = attention_cases.with_prefix(3, 37)
     attention_cases.assert_is_definition(rows, heads=HEADS, size=SIZE, rate=RATE)
 
 

@@ -282,7 +282,7 @@ def bounds(numbers: Array, cut: Tiles, rule: MaskRule) -> Array:
     if rule.window is not None:
         seen &= (first[:, None] - rule.window <= last[None])[None]
         seen &= (first[None] - rule.window <= last[:, None])[None]
-    if rule.left_to_right:
+    if rule.left_to_right and rule.rises:
         seen &= (first[None] <= last[:, None])[None]
     numbered = jnp.arange(cut.chunks, dtype=jnp.int32)
     begin = jnp.where(seen, numbered, cut.chunks).min(axis=2)

@@ -40,20 +40,22 @@ class MaskRule(NamedTuple):
     """The part of a `Visibility` that is known when a kernel is compiled."""
 
     is_by_key: bool
-    has_positions: bool
+    has_positions: bool  # or an order
+    rises: bool  # the numbers that are compared rise from place to place
     window: int | None
     left_to_right: bool
 
     @classmethod
     def of(cls, visible: Visibility) -> MaskRule:
         is_narrow = visible.window is not None or visible.left_to_right
-        has_positions = is_narrow and visible.positions is not None
-        return cls(visible.is_by_key, has_positions, visible.window, visible.left_to_right)
+        has_positions = is_narrow and visible.compared is not None
+        order = visible.window, visible.left_to_right
+        return cls(visible.is_by_key, has_positions, visible.order is None, *order)
 
     def rows(self, visible: Visibility) -> list[Array]:
-        """Returns [batch, length] in int32: numbers (or 1 and 0); positions if they are needed."""
+        """Returns [batch, length] in int32: numbers (or 1 and 0); what is compared, if needed."""
         numbers = visible.is_real if visible.sequence_ids is None else visible.sequence_ids
-        rows = [numbers] + ([visible.positions] if self.has_positions else [])
+        rows = [numbers] + ([visible.compared] if self.has_positions else [])
         return [x.astype(jnp.int32) for x in rows]
 
     def bias(self, queries: list[Array], keys: list[Array], begins: tuple) -> Array:

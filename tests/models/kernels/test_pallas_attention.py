@@ -107,11 +107,18 @@ def test_long_rows_and_windows_are_the_definition(
     assert_is_definition(rows, heads=2, size=64, rate=rate, rotary_base=rotary_base)
 
 
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("length", [128, pytest.param(1100, marks=SLOW)])
+def test_rows_with_a_prefix_are_the_definition(length):
+    rows = attention_cases.with_prefix(3, length)
+    assert_is_definition(rows, heads=2, size=64, rate=RATE, rotary_base=1e4)
+
+
 def test_chunks_that_no_query_of_a_block_sees_are_passed_over():
     """The bounds are of 512 positions; a row of 2,048 holds sequences that end at 700 and 1,500."""
     numbers = np.repeat([1, 2, 0], [700, 800, 548])[None].astype(np.int32)
     cut = pallas_blocks.tiles(2048, None)
-    packed = pallas_parts.MaskRule(False, False, None, False)
+    packed = pallas_parts.MaskRule(False, False, True, None, False)
     bounds = np.asarray(pallas_blocks.bounds(jnp.asarray(numbers), cut, packed)).reshape(-1, 2)
     np.testing.assert_array_equal(bounds, [[0, 2], [0, 3], [1, 3], [0, 0]])
     alone = packed._replace(is_by_key=True)
@@ -120,6 +127,9 @@ def test_chunks_that_no_query_of_a_block_sees_are_passed_over():
     narrow = packed._replace(window=300, left_to_right=True)
     bounds = np.asarray(pallas_blocks.bounds(jnp.asarray(numbers), cut, narrow)).reshape(-1, 2)
     np.testing.assert_array_equal(bounds, [[0, 1], [0, 2], [1, 3], [0, 0]])
+    orders = narrow._replace(window=None, rises=False)  # of two rows; a prefix ends anywhere
+    bounds = np.asarray(pallas_blocks.bounds(jnp.asarray(numbers), cut, orders)).reshape(-1, 2)
+    np.testing.assert_array_equal(bounds, [[0, 2], [0, 3], [1, 3], [0, 0]])
 
 
 @pytest.mark.slow
@@ -217,7 +227,7 @@ for dtype, heads, size, length, is_packed in cases:
         return jax.ShapeDtypeStruct((16, *shape), jnp.dtype(dtype), sharding=rows)
     tensor, word = array(length, heads, size), array(heads, dtype="uint32")
     is_real, numbers = array(length, dtype="bool"), array(length, dtype="int32")
-    visible = visibility.Visibility(is_real, *((numbers, numbers, 64, True) if is_packed else ()))
+    visible = visibility.Visibility(is_real, *((numbers, numbers, None, 64, True) if is_packed else ()))
     with jax.set_mesh(mesh):
         jax.jit(both).lower((word, word), *[tensor] * 4, visible).compile()
 """
