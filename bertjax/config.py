@@ -288,6 +288,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.length_penalty = 1.0  # sequences, beams: the power of the length in their scores
     finetuning.early_stopping = False  # sequences, beams: end when as many as beams have ended
     finetuning.no_repeat_ngram = 0  # sequences: no such n-gram twice in a target; 0: all may be
+    finetuning.decoder_from = ""  # sequences: weights of the decoder; "": those of init_from
     finetuning.target_specials = ()  # sequences: ids of start, end, padding; as the vocabulary has
     finetuning.num_texts = 0  # embeddings: texts of an example; 0: as train_file has
     finetuning.lora_rank = 0  # rank of the LoRA updates; 0: no LoRA

@@ -19,12 +19,14 @@ EXAMPLES = 16
 KINDS = ("glue", "regression", "table", "multi_label", "squad_v1", "squad_v2", "conll", "swag")
 
 
-def write_source(directory: pathlib.Path, head: str = "pretraining") -> pathlib.Path:
+def write_source(
+    directory: pathlib.Path, head: str = "pretraining", *, seed: int = 0, **sizes: int
+) -> pathlib.Path:
     """Writes a workdir with weights of two layers to start from; the vocabulary has 95 entries.
 
     They are as large as those of a model that learns: LayerNorm's scales are about 1.
     """
-    made = weights.make(head)
+    made = weights.make(head, config=dataclasses.replace(weights.CONFIG, **sizes), seed=seed)
     params = {
         path: value + 1 if path.endswith(".scale") else value / 2
         for path, value in made.params.items()

@@ -1,8 +1,9 @@
 """A text from a text: an encoder and a decoder, trained on pairs of source and target.
 
-The decoder begins as the encoder does (Rothe et al. 2020), or as the decoder of the weights. It
-reads [CLS] and the target, and predicts the target and [SEP]. Files are tables with two columns of
-texts, or two files of lines. How targets are searched for belongs to `models.generation`.
+The decoder begins as the encoder does (Rothe et al. 2020), as the decoder of the weights, or as
+another encoder. It reads [CLS] and the target, and predicts the target and [SEP]. Files are tables
+with two columns of texts, or two files of lines. How targets are searched for belongs to
+`models.generation`.
 """
 
 from __future__ import annotations
@@ -281,6 +282,11 @@ def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:
         yield (
             f"config.finetuning.shares is {options.shares!r}; known are {', '.join(decoder.SHARED)}"
         )
+    if options.decoder_from and options.shares != "none":
+        yield (
+            f"config.finetuning.decoder_from is {options.decoder_from!r}, and the decoder has its "
+            f"encoder's {options.shares}: say --config.finetuning.shares=none"
+        )
     if not 0 <= options.label_smoothing < 1:
         share = options.label_smoothing
         yield f"config.finetuning.label_smoothing is {share}; it must be in [0, 1)"
@@ -323,6 +329,7 @@ SEQUENCES = base.FinetuningKind(
         "early_stopping": False,
         "no_repeat_ngram": 0,
         "target_specials": (),
+        "decoder_from": "",
         "delimiter": delimiters.AUTO,
         "encoding": text_encodings.UTF8,
     },

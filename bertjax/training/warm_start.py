@@ -50,7 +50,8 @@ class Target:
     are taken, whatever the source was trained for. With `may_grow` the source may be smaller in the
     fields GROWING, with `exchanges` it may have another vocabulary. `phase` is the run's first
     phase if it changes the rotary bases of `encoder`. `is_shifted` is that of `Pretrained`.
-    `begins` is that of a task (`tasks.base.BeginsWithParts`): these parts are taken, too.
+    `begins` is that of a task (`tasks.base.BeginsWithParts`): these parts are taken, too, from the
+    weights at `decoder_from` if there are such.
     """
 
     encoder: encoder.EncoderConfig
@@ -64,6 +65,7 @@ class Target:
     phase: str = ""
     is_shifted: bool = False
     begins: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    decoder_from: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +108,7 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
         phase="" if first is job else job.phases[0].name,
         is_shifted=job.config.pretraining.objective == "hybrid",
         begins=job.task.begins if isinstance(job.task, base.BeginsWithParts) else {},
+        decoder_from=job.config.finetuning.decoder_from,
     )
     warm_start = read(job.config.init_from, target)
     _warn_of_untrained_positions(job.config.init_from, target.max_seq_length)
@@ -167,6 +170,8 @@ def read(path: str, target: Target) -> WarmStart:
             f"config.init_from is {path}, to start from: {error}; give a workdir, a Hugging Face "
             "directory or a TF1 checkpoint"
         ) from error
+    if target.decoder_from:
+        source = _with_decoder(source, target)
     start = match(source, target)
     size = sum(value.size for value in start.values.values())
     logging.info("Starting from %s: %s values taken over", source.source, f"{size:,}")
@@ -187,6 +192,35 @@ def read(path: str, target: Target) -> WarmStart:
             start.vocabulary_rows - 1, start.vocabulary_rows, target.encoder.vocab_size - 1,
         )  # fmt: skip
     return start
+
+
+def _with_decoder(source: pretrained.Pretrained, target: Target) -> pretrained.Pretrained:
+    """Returns the source with the decoder that begins as other weights: `target.decoder_from`."""
+    path = target.decoder_from
+    try:
+        other = formats.read(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"config.finetuning.decoder_from is {path}: {error}") from error
+    faults = [*_size_faults(other.config, target, []), *_vocabulary_faults(other, target)]
+    faults += _row_faults(other.config.vocab_size, target, [])
+    if faults:
+        lines = "\n  ".join(faults)
+        raise ValueError(
+            f"config.finetuning.decoder_from, {other.source}, must have the sizes and the "
+            f"vocabulary of config.init_from:\n  {lines}"
+        )
+    logging.info("The decoder starts from %s", other.source)
+    parts = {name: value for name, value in other.params.items() if _is_part(name, target.begins)}
+    for ours, theirs in target.begins.items():
+        for name, value in other.params.items():
+            if name.startswith(theirs):
+                parts.setdefault(ours + name.removeprefix(theirs), value)
+    kept = {name: it for name, it in source.params.items() if not _is_part(name, target.begins)}
+    return dataclasses.replace(source, params=kept | parts)
+
+
+def _is_part(name: str, begins: Mapping[str, str]) -> bool:
+    return name.startswith((*begins,))
 
 
 def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
@@ -225,12 +259,12 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         and (
             not target.has_own_heads
             or parameters.is_within(name, bodies)
-            or name.startswith((*target.begins,))
+            or _is_part(name, target.begins)
         )
     }
     fresh = tuple(name for name in shapes if name not in taken)
     faults += _parameter_faults(
-        taken, fresh, target.params, has_same_sizes=not flags, may_grow=target.may_grow
+        taken, fresh, target, has_same_sizes=not flags
     )
     if faults:
         lines = "\n  ".join(faults)
@@ -546,21 +580,23 @@ def _vocabulary_rows(source: pretrained.Pretrained, target: Target) -> int:
 def _parameter_faults(
     taken: Mapping[str, np.ndarray],
     fresh: Iterable[str],
-    params: parameters.Params,
+    target: Target,
     *,
     has_same_sizes: bool,
-    may_grow: bool,
 ) -> Iterator[str]:
-    encoders = parameters.encoder_paths(params)
-    per_row = embedding_sharing.vocabulary_parameters(params)
+    encoders = parameters.encoder_paths(target.params)
+    per_row = embedding_sharing.vocabulary_parameters(target.params)
+    # Parts that begin as no other part, as the attention of a decoder to its source, start fresh.
+    new = tuple(ours for ours, theirs in target.begins.items() if ours == theirs)
     # A generator of which the source has nothing starts fresh, as a head does.
     paths = [path for path in encoders if any(n.startswith(f"{path}.layers.") for n in taken)]
     encoders = paths or encoders
-    shapes = {name: leaf.shape for name, leaf in parameters.flat(params).items()}
+    shapes = {name: leaf.shape for name, leaf in parameters.flat(target.params).items()}
     for name in fresh:
         # The first layer of those with a norm before attention has none.
-        is_norm_of_first = may_grow and ".attention_norm." in name
-        if parameters.is_within(name, encoders) and has_same_sizes and not is_norm_of_first:
+        is_norm_of_first = target.may_grow and ".attention_norm." in name
+        may_lack = is_norm_of_first or name.startswith(new)
+        if parameters.is_within(name, encoders) and has_same_sizes and not may_lack:
             yield f"the source lacks the parameter {name}"
     for name, value in taken.items():
         start = 1 if name in per_row else 0

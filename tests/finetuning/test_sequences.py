@@ -15,8 +15,9 @@ import bertjax
 from bertjax import config as config_lib
 from bertjax import evaluate, generate, inference, predict, train
 from bertjax.convert import __main__ as convert
+from bertjax.convert import formats
 from bertjax.finetuning import sequences
-from bertjax.models import generation, parameters
+from bertjax.models import decoder, generation, parameters
 from bertjax.scores import generated
 from bertjax.training import config_faults
 from tests import small_datasets, small_modules, small_records
@@ -204,22 +205,57 @@ def trained(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
-def test_a_decoder_begins_as_the_encoder_of_the_weights(trained, caplog):
+@pytest.mark.parametrize("shares", decoder.SHARED)
+def test_a_decoder_begins_as_the_encoder_of_the_weights(trained, shares):
     from bertjax.jobs import finetuning
     from bertjax.tasks import base
     from bertjax.training import warm_start
 
     config = small_datasets.make_config(trained / "again", "sequences", trained / "source")
+    config.finetuning.shares = shares
     job = finetuning.open_job(config)
     start = warm_start.of_job(job, base.abstract_model(job.task)[1])
     values = start.values
     for name in ("query.kernel", "output.bias"):
         theirs = values[f"encoder.layers.1.attention.{name}"]
-        np.testing.assert_array_equal(values[f"decoder.layers.1.attention.{name}"], theirs)
+        if shares != "layers":
+            np.testing.assert_array_equal(values[f"decoder.layers.1.attention.{name}"], theirs)
     assert "mlm_head.bias" in values
     assert {name.partition(".0.")[0].partition(".1.")[0] for name in start.fresh} == {
         "decoder.cross"
     }
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_a_decoder_begins_as_another_encoder(trained, caplog):
+    from bertjax.jobs import finetuning
+    from bertjax.tasks import base
+    from bertjax.training import warm_start
+
+    first = trained / "source"
+    second = small_datasets.write_source(trained / "second", seed=1)
+    config = small_datasets.make_config(trained / "two", "sequences", first)
+    config.finetuning.decoder_from = str(second)
+    with pytest.raises(ValueError, match=r"has its encoder's embeddings: say .*shares=none"):
+        config_faults.validate(config)
+    config.finetuning.shares = "none"
+    job = finetuning.open_job(config)
+    start = warm_start.of_job(job, base.abstract_model(job.task)[1])
+    assert {name.split(".")[1] for name in start.fresh} == {"cross"}
+    one, other = (formats.read(it).params for it in (first, second))
+    for name, value in start.values.items():
+        expected = one if name.startswith("encoder.") else other
+        path = name.replace("decoder.", "encoder.", 1)
+        np.testing.assert_array_equal(value, expected[path], err_msg=name)
+    name = "encoder.layers.0.attention.query.kernel"
+    assert not np.array_equal(one[name], other[name])
+    config.finetuning.decoder_from = str(
+        small_datasets.write_source(trained / "wide", hidden_size=48)
+    )
+    job = finetuning.open_job(config)
+    with pytest.raises(ValueError, match=r"decoder_from, .* must have the sizes[\s\S]*hidden_size"):
+        warm_start.of_job(job, base.abstract_model(job.task)[1])
 
 
 @pytest.mark.slow
