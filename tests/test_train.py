@@ -347,3 +347,6 @@ def test_the_end_of_a_run_names_the_records_to_evaluate_on():
     data.vocabulary, config.model.language_embeddings = object, 2
     first, *_, last = run_log._next_commands(run, "w")
     assert "--language=NAME" in first and last.endswith("--config.finetuning.language=NAME")
+    config.pretraining.objective = "masked_spans_to_sequence"
+    commands = run_log._next_commands(run, "w")
+    assert "--config=bert2bert" in commands[-1] and not any("fill_mask" in it for it in commands)

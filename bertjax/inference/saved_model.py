@@ -86,7 +86,8 @@ class TrainedModel(_Reads):
 
     @property
     def fills_masks(self) -> bool:
-        return "mlm_head" in self.params
+        # The head of an encoder-decoder is that of the decoder.
+        return "mlm_head" in self.params and "decoder" not in self.params
 
     def module(self) -> Any:
         """Returns the Flax module with its parameters, for other programs."""

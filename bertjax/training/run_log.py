@@ -14,7 +14,7 @@ from absl import logging
 from etils import epath
 
 from bertjax import config as config_lib
-from bertjax import finetuning, jobs
+from bertjax import finetuning, jobs, tasks
 from bertjax.convert import families, pretrained
 from bertjax.data import mixtures, tokenizer
 from bertjax.devices import sharding
@@ -148,7 +148,12 @@ def _next_commands(run: program.Program, workdir: epath.Path) -> list[str]:
             f"python -m bertjax.train --config=values --config.init_from={workdir} --workdir=DIR "
             "--config.finetuning.train_file=RECORDS"
         )
-    if run.job.data.vocabulary() is not None:
+    if tasks.OBJECTIVES[run.config.pretraining.objective].reads_sequences:
+        commands.append(
+            f"python -m bertjax.train --config=bert2bert --config.init_from={workdir} "
+            "--workdir=DIR --config.finetuning.train_file=FILE"
+        )
+    elif run.job.data.vocabulary() is not None:
         reads_languages = run.config.model.language_embeddings > 0
         language = " --language=NAME" if reads_languages else ""
         asked = (

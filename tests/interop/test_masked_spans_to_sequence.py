@@ -10,13 +10,16 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from flax import nnx  # noqa: E402
 from transformers.modeling_outputs import BaseModelOutput  # noqa: E402
 
+from bertjax.convert import formats, workdir  # noqa: E402
 from bertjax.data import sequence_rows  # noqa: E402
 from bertjax.models import parameters  # noqa: E402
 from bertjax.tasks import masked_spans_to_sequence  # noqa: E402
 from tests import small_modules, small_sequences  # noqa: E402
 from tests.conftest import TINY  # noqa: E402
+from tests.convert import weights  # noqa: E402
 
 # As BART has it: no segments, a head that is the table of words and a bias.
 CONFIG = dataclasses.replace(TINY, type_vocab_size=0, mlm_transform=False, layer_norm_eps=1e-5)
@@ -157,3 +160,31 @@ def test_losses_and_gradients_are_theirs(rows):
         expected = ours_of(found, path, back[path])
         np.testing.assert_allclose(leaf, expected, atol=1e-5, err_msg=path)
         assert path.endswith("key.bias") or np.abs(expected).max() > 1e-4, path
+
+
+def test_a_run_of_mass_is_an_encoder_decoder_of_theirs(tmp_path):
+    """There is no class MASS: an EncoderDecoderModel of BertGenerations has the same logits."""
+    made = weights.make("sequence_to_sequence", config=CONFIG)
+    workdir.write(made, tmp_path / "run")
+    formats.write(formats.read(tmp_path / "run"), tmp_path / "export", format="huggingface")
+    theirs = transformers.EncoderDecoderModel.from_pretrained(
+        tmp_path / "export", attn_implementation="eager"
+    ).eval()
+    assert type(theirs.decoder).__name__ == "BertGenerationDecoder"
+    batch = small_sequences.batch("mass", CONFIG.vocab_size, rows=6)
+    task = masked_spans_to_sequence.MaskedSpansToSequence(made.config)
+    graphdef, _ = parameters.split(nnx.eval_shape(lambda: task.init(nnx.Rngs(0))))
+    params = parameters.nested(jax.tree.map(jnp.asarray, dict(made.params)))
+    ours = parameters.merge(graphdef, params)(batch)
+    batch = {name: torch.tensor(np.asarray(it)) for name, it in batch.items()}
+    with torch.no_grad():
+        states = theirs.encoder(batch["input_ids"], batch["input_mask"]).last_hidden_state
+        logits = theirs.decoder(
+            batch["target_ids"],
+            attention_mask=batch["target_mask"],
+            position_ids=batch["target_positions"],
+            encoder_hidden_states=states,
+            encoder_attention_mask=batch["source_mask"],
+        ).logits
+    is_asked = np.asarray(batch["target_mask"]) != 0
+    np.testing.assert_allclose(np.asarray(ours)[is_asked], logits.numpy()[is_asked], atol=1e-4)

@@ -1,0 +1,118 @@
+"""The time of a token that is searched for by beams, beside transformers' `generate` in torch.
+
+    python -m benchmarks.decoding
+
+It needs torch and the extra `interop`. Both have the same random weights of an encoder-decoder of
+two BERT-minis, the same sources and the same search. The end is never chosen, so all targets are
+equally long. Rounds alternate; of each the compiled program's time alone counts. A token's time is
+the difference between searches for `long` and for half as many tokens, divided by the difference:
+the encoder's is not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import torch
+import transformers
+from flax import nnx
+
+from bertjax.convert import formats
+from bertjax.models import decoder, generation, parameters
+
+VOCABULARY, START, END, PAD = 30_522, 101, 102, 0
+SIZES = {
+    **{"vocab_size": VOCABULARY, "hidden_size": 256, "num_attention_heads": 4},
+    **{"intermediate_size": 1024, "num_hidden_layers": 4, "max_position_embeddings": 512},
+}
+
+
+def their_model() -> transformers.EncoderDecoderModel:
+    """Returns an encoder-decoder that never chooses the end."""
+    torch.manual_seed(0)
+    sizes = transformers.BertConfig(**SIZES)
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(
+        *(sizes, transformers.BertConfig(**SIZES)),
+        **{"decoder_start_token_id": START, "pad_token_id": PAD, "eos_token_id": END},
+    )
+    model = transformers.EncoderDecoderModel(config).eval()
+    model.decoder.cls.predictions.bias.data[END] = -1e9
+    return model
+
+
+def ours(
+    directory: pathlib.Path, sources: np.ndarray, beams: int, length: int
+) -> Callable[[], np.ndarray]:
+    """Returns a search of ours, compiled."""
+    read = formats.read(directory)
+    options = {"decoder_config": read.decoder, "shares": read.shares}
+    made = functools.partial(decoder.EncoderDecoder, read.config, **options)
+    graph, _ = parameters.split(nnx.eval_shape(lambda: made(rngs=nnx.Rngs(0))))
+    params = parameters.nested(dict(read.params))
+    search = generation.Search(START, END, PAD, length, beams=beams)
+    batch = {"input_ids": sources, "input_mask": np.ones_like(sources)}
+    run = jax.jit(lambda params: generation.generate(parameters.merge(graph, params), batch, search))
+    params = jax.device_put(params)
+    return lambda: np.asarray(run(params).ids[:, 0])
+
+
+def theirs(
+    model: transformers.EncoderDecoderModel, sources: np.ndarray, beams: int, length: int
+) -> Callable[[], np.ndarray]:
+    """Returns their search."""
+    ids = torch.tensor(sources)
+    options = {"num_beams": beams, "max_length": length + 1, "do_sample": False}
+
+    def run() -> np.ndarray:
+        with torch.inference_mode():
+            return model.generate(inputs=ids, attention_mask=torch.ones_like(ids), **options)[:, 1:].numpy()
+
+    return run
+
+
+def timed(run: Callable[[], np.ndarray]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--beams", type=int, default=4)
+    parser.add_argument("--source", type=int, default=64, help="tokens of a source")
+    parser.add_argument("--long", type=int, default=64, help="tokens of a target")
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    model = their_model()
+    sources = np.random.default_rng(0).integers(1000, 30_000, (options.batch, options.source))
+    lengths = options.long, options.long // 2
+    with tempfile.TemporaryDirectory() as directory:
+        model.save_pretrained(directory)
+        runs = {
+            "bertjax": [ours(pathlib.Path(directory), sources, options.beams, n) for n in lengths],
+            "transformers": [theirs(model, sources, options.beams, n) for n in lengths],
+        }
+    found = {name: [run() for run in of] for name, of in runs.items()}
+    same = [np.array_equal(*pair) for pair in zip(*found.values(), strict=True)]
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(options.rounds):
+        for name, (long, short) in runs.items():
+            times[name].append((timed(long) - timed(short)) / (lengths[0] - lengths[1]))
+    medians = {name: statistics.median(of) for name, of in times.items()}
+    for name, median in medians.items():
+        spread = f"{min(times[name]) * 1e3:.1f} to {max(times[name]) * 1e3:.1f}"
+        print(f"{name}: {median * 1e3:.1f} ms a token of all targets ({spread})")
+    print(f"ratio {medians['bertjax'] / medians['transformers']:.2f}; same targets: {all(same)}")
+
+
+if __name__ == "__main__":
+    main()
