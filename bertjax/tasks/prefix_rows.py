@@ -120,6 +120,6 @@ def faults(config: Any) -> Iterator[str]:
     for name, needed in (("window", 0), ("left_to_right", False)):
         if (value := config.model[name]) != needed:
             yield (
-                f"config.model.{name} is {value!r}; with config.pretraining.objective='prefix_rows' "
-                f"it must be {needed!r}: each row says what its positions see"
+                f"config.model.{name} is {value!r}; with config.pretraining.objective="
+                f"'prefix_rows' it must be {needed!r}: each row says what its positions see"
             )

@@ -263,9 +263,7 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         )
     }
     fresh = tuple(name for name in shapes if name not in taken)
-    faults += _parameter_faults(
-        taken, fresh, target, has_same_sizes=not flags
-    )
+    faults += _parameter_faults(taken, fresh, target, has_same_sizes=not flags)
     if faults:
         lines = "\n  ".join(faults)
         together = f"\nAll flags together: {' '.join(flags)}" if len(flags) > 1 else ""

@@ -1,4 +1,4 @@
-"""Rows with a prefix in torch: transformers' BERT with UniLM's mask has the losses and gradients."""
+"""Rows with a prefix: transformers' BERT with UniLM's mask has the same losses and gradients."""
 
 import jax
 import jax.numpy as jnp

@@ -227,7 +227,8 @@ for dtype, heads, size, length, is_packed in cases:
         return jax.ShapeDtypeStruct((16, *shape), jnp.dtype(dtype), sharding=rows)
     tensor, word = array(length, heads, size), array(heads, dtype="uint32")
     is_real, numbers = array(length, dtype="bool"), array(length, dtype="int32")
-    visible = visibility.Visibility(is_real, *((numbers, numbers, None, 64, True) if is_packed else ()))
+    packed = {"sequence_ids": numbers, "positions": numbers, "window": 64, "left_to_right": True}
+    visible = visibility.Visibility(is_real, **(packed if is_packed else {}))
     with jax.set_mesh(mesh):
         jax.jit(both).lower((word, word), *[tensor] * 4, visible).compile()
 """
