@@ -10,6 +10,9 @@ begins encoder and decoder with the weights of a BERT, as `bert2bert:separate` d
 of updates, rates and searches are those of our run; what it prints are scores of the test verses.
 """
 
+# torch and transformers are in an environment of their own.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import argparse
@@ -124,7 +127,7 @@ def peer(options: argparse.Namespace) -> dict[str, float]:
 
 def main() -> None:
     """Prepares, or trains and scores the peer."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("prepare", "peer"))
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--output", type=pathlib.Path)

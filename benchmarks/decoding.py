@@ -9,6 +9,9 @@ the difference between searches for `long` and for half as many tokens, divided 
 the encoder's is not in it.
 """
 
+# torch and transformers are in an environment of their own.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import argparse
@@ -20,6 +23,7 @@ import time
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 import transformers
@@ -58,7 +62,8 @@ def ours(
     graph, _ = parameters.split(nnx.eval_shape(lambda: made(rngs=nnx.Rngs(0))))
     params = parameters.nested(dict(read.params))
     search = generation.Search(START, END, PAD, length, beams=beams)
-    batch = {"input_ids": sources, "input_mask": np.ones_like(sources)}
+    ids = jnp.asarray(sources, jnp.int32)
+    batch = {"input_ids": ids, "input_mask": jnp.ones_like(ids)}
     run = jax.jit(
         lambda params: generation.generate(parameters.merge(graph, params), batch, search)
     )
@@ -91,7 +96,7 @@ def timed(run: Callable[[], np.ndarray]) -> float:
 
 def main() -> None:
     """Prints both times, their ratio, and whether all targets are the same."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--beams", type=int, default=4)
     parser.add_argument("--source", type=int, default=64, help="tokens of a source")

@@ -190,7 +190,7 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
     with jax.set_mesh(mesh):
         placed = jax.make_array_from_callback(numbers.shape, where, lambda index: numbers[index])
         name = "sequence_ids" if rows.is_packed else "input_mask"
-        batch = {name: placed}
+        batch: dict[str, jax.Array] = {name: placed}
         if rows.has_order:  # a first half that sees itself alone
             places = jnp.arange(rows.length, dtype=jnp.int32)
             order = jnp.where(places < rows.length // 2, 0, places)
