@@ -1,4 +1,4 @@
-"""The time of a token that is searched for by beams, beside transformers' `generate` in torch.
+"""The time of a token that is searched for by beams, and that of transformers' `generate`.
 
     python -m benchmarks.decoding
 

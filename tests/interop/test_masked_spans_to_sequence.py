@@ -163,7 +163,7 @@ def test_losses_and_gradients_are_theirs(rows):
 
 
 def test_a_run_of_mass_is_an_encoder_decoder_of_theirs(tmp_path):
-    """There is no class MASS: an EncoderDecoderModel of BertGenerations has the same logits."""
+    """transformers lacks a class MASS: its BertGenerations have the same logits."""
     made = weights.make("sequence_to_sequence", config=CONFIG)
     workdir.write(made, tmp_path / "run")
     formats.write(formats.read(tmp_path / "run"), tmp_path / "export", format="huggingface")

@@ -21,7 +21,7 @@ SHARE = 1 / 4
 
 
 def seen(row, is_prefix):
-    """What each position sees, pair by pair. Source: microsoft/unilm, seq2seq_loader.py."""
+    """Returns which positions each one sees. Source: microsoft/unilm, seq2seq_loader.py."""
     segments, length = row["segment_ids"], int(row["input_mask"].sum())
     made = np.zeros((len(segments), len(segments)), np.float32)
     for i in range(length):
