@@ -31,25 +31,33 @@ SCORES = ("bleu", "chrf")
 
 
 def prepare(data: pathlib.Path, output: pathlib.Path) -> None:
-    """Writes the pairs of each part, and the texts of both languages that are trained on."""
+    """Writes the pairs of each part, and the texts of the training part for pretraining.
+
+    A document is a chapter in one language, so no row of pretraining holds a verse and its
+    translation.
+    """
     output.mkdir(parents=True, exist_ok=True)
     texts = []
     for language in ("en", "fr"):
         with lzma.open(data / f"{language}.tsv.xz", "rt", encoding="utf-8") as file:
             texts.append(dict(line.rstrip("\n").split("\t", 1) for line in file))
-    pairs = [(texts[0][verse], texts[1][verse]) for verse in texts[0] if verse in texts[1]]
-    times = collections.Counter(source for source, _ in pairs)
+    verses = [verse for verse in texts[0] if verse in texts[1]]
+    times = collections.Counter(texts[0][verse] for verse in verses)
     parts: dict[str, list[tuple[str, str]]] = {"train": [], "dev": [], "test": []}
-    for number, pair in enumerate(pairs):
+    documents = collections.defaultdict(list)
+    for number, verse in enumerate(verses):
         name = PARTS.get(number % 20, "train")
-        if name == "train" or times[pair[0]] == 1:
-            parts[name].append(pair)
+        if name == "train" or times[texts[0][verse]] == 1:
+            parts[name].append((texts[0][verse], texts[1][verse]))
+        if name == "train":
+            for language in (0, 1):
+                documents[language, verse.split(":")[0]].append(texts[language][verse])
     for name, rows in parts.items():
         print(f"{name}: {len(rows):,} pairs")
         with open(output / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([("text", "target"), *rows])
-    lines = [text for pair in parts["train"] for text in pair]
-    (output / "texts.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    blocks = ("\n".join(lines) + "\n" for lines in documents.values())
+    (output / "texts.txt").write_text("\n".join(blocks), encoding="utf-8")
 
 
 def read(path: pathlib.Path) -> tuple[list[str], list[str]]:

@@ -27,11 +27,11 @@ rates="--config.schedule.peak_learning_rate=1e-3 --config.schedule.warmup_steps=
     --output="$dir/records" --split=train --heldout_fraction=0 --max_seq_length=64 --pair_objective=none \
     --mask=none --dupe_factor=1
 
-pretrain() { # NAME STEPS OPTION ...
+pretrain() { # NAME STEPS RECIPE OPTION ...
   # shellcheck disable=SC2086
-  python -m bertjax.train --workdir="$dir/$seed/$1" --config.seed="$seed" --config.data.train_dir="$dir/records" \
-    --config.phases.phase1.max_seq_length=64 --config.phases.phase1.num_epochs=0 \
-    --config.phases.phase1.num_steps="$2" --config.global_batch_size=64 $size "${@:3}"
+  python -m bertjax.train "${@:3}" --workdir="$dir/$seed/$1" --config.seed="$seed" \
+    --config.data.train_dir="$dir/records" --config.phases.phase1.max_seq_length=64 \
+    --config.phases.phase1.num_epochs=0 --config.phases.phase1.num_steps="$2" --config.global_batch_size=64 $size
 }
 finetune() { # NAME RECIPE
   python -m bertjax.train --config="bert2bert:$2" --workdir="$dir/$seed/$1_tuned" --config.seed="$seed" \
