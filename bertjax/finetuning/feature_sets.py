@@ -10,6 +10,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+from absl import logging
 from jaxtyping import Int
 
 from bertjax.data import tokenizer as tokenizers
@@ -111,8 +112,8 @@ def sequence_pairs(
     """Returns input_ids and segment_ids of every row: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
 
     Between two texts stand as many [SEP] as the tokenizer has there (`pair_separators`). Tokens go
-    from the end of the longer text until the row fits. The first text and its specials are segment
-    0, the second and its [SEP] segment 1.
+    from the end of the longer text until the row fits; the log counts such rows. The first text and
+    its specials are segment 0, the second and its [SEP] segment 1.
 
     Raises:
       ValueError: if there are not as many second texts as first ones, or max_seq_length leaves no
@@ -142,6 +143,11 @@ def sequence_pairs(
         flat_b, lengths_b = tokenizer.encode_flat(texts_b)
         kept_a, kept_b = kept_lengths(lengths_a, lengths_b, limit=limit)
         row_lengths = kept_a + kept_b + specials
+    if cut := int((row_lengths < lengths_a + lengths_b + specials).sum()):
+        logging.info(
+            "%d of %d rows hold the beginning of their texts alone: max_seq_length is %d tokens",
+            *(cut, len(texts_a), max_seq_length),
+        )
     edges = np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)])
     # Places outside of both texts are special tokens, nearly all of them [SEP].
     input_ids = np.full(edges[-1], tokenizer.sep_id, np.int32)

@@ -59,6 +59,15 @@ def test_two_texts_lose_what_the_released_rule_takes():
         )
 
 
+def test_the_log_counts_rows_that_lose_a_part_of_their_texts(caplog):
+    with caplog.at_level("INFO", logger="absl"):
+        feature_sets.sequence_pairs(TOKENIZER, [text(0, 3), text(0, 9)], max_seq_length=11)
+    assert not caplog.text
+    with caplog.at_level("INFO", logger="absl"):
+        feature_sets.sequence_pairs(TOKENIZER, [text(0, 3), text(0, 9)], max_seq_length=10)
+    assert "1 of 2 rows" in caplog.text and "max_seq_length is 10" in caplog.text
+
+
 def rows(*lengths):
     return [np.ones(length, np.int32) for length in lengths]
 
