@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import core
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from bertjax.models import (
     attention,
@@ -26,7 +26,6 @@ from bertjax.models import (
     layers,
     parts,
     placement,
-    plain_attention,
     rotary,
     visibility,
 )
@@ -40,10 +39,13 @@ _KEY = 1 << 21  # folded into the key of the encoder, which has its layers' numb
 
 
 class KeysAndValues(NamedTuple):
-    """The keys and values of a layer, by head, turned to their positions."""
+    """The keys and values of a layer, by head, turned to their positions.
 
-    keys: Float[Array, "rows places heads head"]
-    values: Float[Array, "rows places heads head"]
+    Each is as the product with it reads it, so that no step copies it into another order.
+    """
+
+    keys: Float[Array, "rows heads head places"]
+    values: Float[Array, "rows heads places head"]
 
 
 class Memory(NamedTuple):
@@ -165,11 +167,12 @@ class Decoder(nnx.Module):
         """Returns the memory before the first step, for `rows` targets of at most `length`."""
         target, crossed = [], []
         for layer, cross in zip(self._stack(encoder)[0], self.cross, strict=True):
-            keys, values = cross.attention.keys_and_values(states)
-            crossed.append(KeysAndValues(keys, values))
+            of_source = _in_order(*cross.attention.keys_and_values(states))
+            crossed.append(of_source)
             own_heads = layer.attention.num_heads
-            empty = jnp.zeros((rows, length, own_heads, states.shape[-1] // own_heads), keys.dtype)
-            target.append(KeysAndValues(empty, empty))
+            shape = (rows, length, own_heads, states.shape[-1] // own_heads)
+            empty = jnp.zeros(shape, of_source.keys.dtype)
+            target.append(_in_order(empty, empty))
         return Memory(tuple(target), tuple(crossed), source)
 
     def step(
@@ -252,17 +255,14 @@ def _next(
     query, (keys, values) = own.scaled_query(x), own.keys_and_values(x)
     places = jnp.full((len(x), 1), at, jnp.int32)
     query, keys = rotary.both_turned(query, keys, places, own.rotary_base)
+    now = _in_order(keys, values)
     known = KeysAndValues(
-        *(
-            jax.lax.dynamic_update_slice_in_dim(old, new, at, axis=1)
-            for old, new in zip(seen, (keys, values), strict=True)
-        )
+        jax.lax.dynamic_update_slice_in_dim(seen.keys, now.keys, at, axis=3),
+        jax.lax.dynamic_update_slice_in_dim(seen.values, now.values, at, axis=2),
     )
-    place = jnp.arange(known.keys.shape[1])
+    place = jnp.arange(known.keys.shape[3])
     is_seen = visibility.within(at, place, window=own.window, left_to_right=True)
-    visible = Visibility(jnp.broadcast_to(is_seen, known.keys.shape[:2]))
-    context = plain_attention.context(query, *known, visible, None, rate=0.0)
-    return own.output(context.reshape(x.shape)), known
+    return own.output(_context(query, known, is_seen[None]).reshape(x.shape)), known
 
 
 def _of_source(
@@ -274,8 +274,29 @@ def _of_source(
     """Returns what tokens take of their sources; those of one are computed as one row's."""
     sources = len(crossed.keys)
     query = own.scaled_query(x.reshape(sources, -1, x.shape[-1]))
-    context = plain_attention.context(query, *crossed, visible, None, rate=0.0)
+    context = _context(query, crossed, visible.is_real)
     return own.output(context.reshape(x.shape))
+
+
+def _in_order(
+    keys: Float[Array, "rows places heads head"], values: Float[Array, "rows places heads head"]
+) -> KeysAndValues:
+    return KeysAndValues(jnp.moveaxis(keys, 1, 3), jnp.moveaxis(values, 1, 2))
+
+
+def _context(
+    query: Float[Array, "rows queries heads head"],
+    seen: KeysAndValues,
+    is_seen: Bool[Array, "_ places"],
+) -> Float[Array, "rows queries heads head"]:
+    """Returns what `plain_attention.context` does where all queries of a row see the same."""
+    scores = jnp.einsum("BLHK,BHKS->BHLS", query, seen.keys, preferred_element_type=jnp.float32)
+    scores = jnp.where(is_seen[:, None, None], scores, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
+    context = jnp.einsum(
+        "BHLS,BHSK->BHLK", weights, seen.values, preferred_element_type=jnp.float32
+    )
+    return jnp.moveaxis(context, 1, 2).astype(query.dtype)
 
 
 class EncoderDecoder(nnx.Module):

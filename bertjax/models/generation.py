@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from bertjax.models import decoder, layers
 
+TOKEN_BLOCK = 256  # tokens of which the best is found before any are sorted
 LOWEST = -1e9  # added to what must not be chosen, as transformers has it
 
 
@@ -186,15 +187,15 @@ def _beams(
 ) -> Generated:
     """Source: transformers 5.24, generation/utils.py, _beam_search: equal choices and scores."""
     beams = search.beams
+    shape = (batch, beams)
 
     def step(state: _Beams) -> _Beams:
         flat = state.ids.reshape(batch * beams, -1)
         logits, memory = _next_logits(model, flat[:, state.at], state.at, state.memory)
-        shares = jax.nn.log_softmax(logits)
-        shares = _without_repeats(shares, flat, state.at, search.no_repeat_ngram)
-        sums = shares.reshape(batch, beams, -1) + state.scores[:, :, None]
+        before = state.scores - jax.nn.logsumexp(logits, axis=-1).reshape(shape)
+        logits = _without_repeats(logits, flat, state.at, search.no_repeat_ngram)
         # As many again as beams: the search goes on with those that have not ended.
-        scores, origin, token = _best_continuations(sums, 2 * beams)
+        scores, origin, token = _best_continuations(logits.reshape(*shape, -1), before, 2 * beams)
         ids = _with_next(_taken(state.ids, origin), token, state.at + 1)
         length = state.at + 1
         ends = (token == search.end_id) | (length == search.max_length)
@@ -212,7 +213,6 @@ def _beams(
         is_open = state.can_improve.any() & (state.at < search.max_length)
         return is_open & ~(search.early_stopping & state.has_ended.all())
 
-    shape = (batch, beams)
     ids = _begun(batch * beams, search).reshape(*shape, -1)
     # The beams begin alike, so the first step chooses among the continuations of one.
     scores = jnp.broadcast_to(jnp.where(jnp.arange(beams) == 0, 0.0, LOWEST), shape)
@@ -223,14 +223,26 @@ def _beams(
 
 
 def _best_continuations(
-    sums: Float[Array, "batch beams vocab"], count: int
+    logits: Float[Array, "batch beams vocab"], before: Float[Array, "batch beams"], count: int
 ) -> tuple[Float[Array, "batch count"], Int[Array, "batch count"], Int[Array, "batch count"]]:
-    """Returns scores, beams and tokens of the best `count` of all continuations."""
-    batch, _, vocab = sums.shape
-    of_each, tokens = jax.lax.top_k(sums, min(count, vocab))
-    scores, places = jax.lax.top_k(of_each.reshape(batch, -1), count)
-    token = jnp.take_along_axis(tokens.reshape(batch, -1), places, axis=1)
-    return scores, places // of_each.shape[-1], token
+    """Returns scores, beams and tokens of the best `count` of all continuations.
+
+    A score is a logit and what its beam has `before` it. The best ones are in the blocks of tokens
+    whose best are highest, so no other block is sorted; of equal ones the first are taken.
+    """
+    batch, beams, vocab = logits.shape
+    blocks = -(-vocab // TOKEN_BLOCK)
+    padding = blocks * TOKEN_BLOCK - vocab
+    logits = jnp.pad(logits, ((0, 0), (0, 0), (0, padding)), constant_values=-jnp.inf)
+    logits = logits.reshape(batch, beams, blocks, TOKEN_BLOCK)
+    best = (logits.max(axis=-1) + before[:, :, None]).reshape(batch, -1)
+    which = jnp.sort(jax.lax.top_k(best, min(count, beams * blocks))[1], axis=-1)
+    few = jnp.take_along_axis(logits.reshape(batch, -1, TOKEN_BLOCK), which[:, :, None], axis=1)
+    few += jnp.take_along_axis(before, which // blocks, axis=1)[:, :, None]
+    scores, places = jax.lax.top_k(few.reshape(batch, -1), count)
+    block = jnp.take_along_axis(which, places // TOKEN_BLOCK, axis=1)
+    token = block % blocks * TOKEN_BLOCK + places % TOKEN_BLOCK
+    return scores, block // blocks, token
 
 
 def _with_ended(
