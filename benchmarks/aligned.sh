@@ -36,7 +36,7 @@ pretrain() { # NAME STEPS RECIPE OPTION ...
 finetune() { # NAME RECIPE
   python -m bertjax.train --config="bert2bert:$2" --workdir="$dir/$seed/$1_tuned" --config.seed="$seed" \
     --config.init_from="$dir/$seed/$1" --config.finetuning.train_file="$dir/train.csv" \
-    --config.finetuning.eval_files="dev=$dir/dev.csv,test=$dir/test.csv" --config.finetuning.text_scores="('chrf','bleu')" \
+    --config.finetuning.eval_files="dev=$dir/dev.csv,unseen=$dir/test.csv" --config.finetuning.text_scores="('chrf','bleu')" \
     --config.finetuning.max_seq_length=64 --config.finetuning.max_target_length=64 --config.finetuning.beams=4 \
     --config.finetuning.num_epochs="$epochs" --config.global_batch_size=32 --config.schedule.peak_learning_rate=1e-3 \
     --config.evaluation.every_steps=100000
@@ -47,11 +47,11 @@ for seed in "$@"; do
   pretrain mass "$steps" --config=mass:mini $rates
   # A single step at almost no rate: the weights are those of the beginning.
   pretrain none 1 --config=mass:mini --config.schedule.peak_learning_rate=1e-12
+  finetune none own
+  finetune mass own
   # shellcheck disable=SC2086
   pretrain bert "$steps" --config=bert_mini --config.pretraining.pair_loss=none --config.pretraining.masking=dynamic \
     --config.phases.phase2.num_steps=0 $rates
-  finetune none own
-  finetune mass own
   finetune bert separate
   [ -e "$dir/$seed/export" ] || python -m bertjax.convert --from="$dir/$seed/bert" --to="$dir/$seed/export"
   "$peer" -m benchmarks.aligned peer --data="$dir" --weights="$dir/$seed/export" --seed="$seed" --epochs="$epochs"

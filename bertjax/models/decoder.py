@@ -58,6 +58,13 @@ class Memory(NamedTuple):
     source: tuple[KeysAndValues, ...]
     visible: Visibility
 
+    def with_room(self, places: int) -> Memory:
+        """Returns the memory with room for as many places of targets."""
+        more = places - self.target[0].values.shape[2]
+        widths = ((0, 0), (0, 0), (0, 0), (0, more)), ((0, 0), (0, 0), (0, more), (0, 0))
+        target = (KeysAndValues(*map(jnp.pad, layer, widths)) for layer in self.target)
+        return self._replace(target=tuple(target))
+
 
 class CrossAttention(nnx.Module):
     """Attention to the encoder's states, and its norm."""
@@ -262,7 +269,7 @@ def _next(
     )
     place = jnp.arange(known.keys.shape[3])
     is_seen = visibility.within(at, place, window=own.window, left_to_right=True)
-    return own.output(_context(query, known, is_seen[None]).reshape(x.shape)), known
+    return own.output(_context(query, known, jnp.asarray(is_seen)[None]).reshape(x.shape)), known
 
 
 def _of_source(

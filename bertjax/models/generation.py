@@ -1,14 +1,15 @@
 """Search for the targets of sources: greedy, by sampling, or by beams.
 
-One program for each shape of a batch: a loop over places, whose step reads one token of each row
-and the decoder's `Memory`. The ids of the result begin behind the start token; behind the end token
-there is padding.
+One program for each shape of a batch: loops over places, whose step reads one token of each row and
+the decoder's `Memory`, which has more room in each loop. The ids of the result begin behind the
+start token; behind the end token there is padding.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from bertjax.models import decoder, layers
 
+LEAST_ROOM = 32  # places
 TOKEN_BLOCK = 256  # tokens of which the best is found before any are sorted
 LOWEST = -1e9  # added to what must not be chosen, as transformers has it
 
@@ -108,7 +110,7 @@ def generate(
     states, source = model.encoder(batch), decoder.source_of(batch)
     rows = len(states) * search.beams
     memory = model.decoder.memory(
-        states, source, rows=rows, length=search.max_length, encoder=model.encoder
+        states, source, rows=rows, length=_rooms(search)[0], encoder=model.encoder
     )
     if search.beams > 1:
         return _beams(model, memory, search, len(states))
@@ -165,7 +167,7 @@ def _one_by_one(
 
     ended = jnp.zeros(rows, bool)
     begun = _Rows(jnp.int32(0), _begun(rows, search), jnp.zeros(rows), ended, memory)
-    found = jax.lax.while_loop(goes_on, step, begun)
+    found = _searched(goes_on, step, begun, search)
     return Generated(found.ids[:, None, 1:], found.scores[:, None])
 
 
@@ -180,6 +182,9 @@ class _Beams(NamedTuple):
     has_ended: Bool[Array, "batch beams"]
     can_improve: Bool[Array, "batch 1"]
     memory: decoder.Memory
+
+
+_State = TypeVar("_State", _Rows, _Beams)
 
 
 def _beams(
@@ -218,7 +223,7 @@ def _beams(
     scores = jnp.broadcast_to(jnp.where(jnp.arange(beams) == 0, 0.0, LOWEST), shape)
     nothing = jnp.full(shape, LOWEST), jnp.zeros(shape, bool), jnp.ones((batch, 1), bool)
     begun = _Beams(jnp.int32(0), ids, scores, ids, *nothing, memory)
-    found = jax.lax.while_loop(goes_on, step, begun)
+    found = _searched(goes_on, step, begun, search)
     return Generated(found.ended_ids[:, :, 1:], found.ended_scores)
 
 
@@ -271,6 +276,34 @@ def _can_improve(
     possible = scores[:, :1] / length.astype(jnp.float32) ** search.length_penalty
     worst = jnp.where(has_ended, ended_scores.min(axis=1, keepdims=True), LOWEST)
     return (possible > worst).any(axis=1, keepdims=True)
+
+
+def _rooms(search: Search) -> list[int]:
+    """Returns for how many places the memory has room in one loop after the other.
+
+    It doubles: what a step reads and moves is what has room, whether there is a token yet or not.
+    """
+    rooms = [search.max_length]
+    while rooms[0] > LEAST_ROOM:
+        rooms.insert(0, -(-rooms[0] // 2))
+    return rooms
+
+
+def _searched(
+    goes_on: Callable[[_State], Array],
+    step: Callable[[_State], _State],
+    state: _State,
+    search: Search,
+) -> _State:
+    """Returns the state after all steps."""
+    for places in _rooms(search):
+        state = state._replace(memory=state.memory.with_room(places))
+
+        def goes_on_here(state: _State, places=places) -> Array:
+            return goes_on(state) & (state.at < places)
+
+        state = jax.lax.while_loop(goes_on_here, step, state)
+    return state
 
 
 def _begun(rows: int, search: Search) -> Int[Array, "rows places"]:

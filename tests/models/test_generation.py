@@ -43,6 +43,13 @@ def shares(model, batch):
     return of
 
 
+@pytest.fixture
+def small_rooms(monkeypatch):
+    """Two loops for the places of a target, and several blocks of tokens."""
+    monkeypatch.setattr(generation, "LEAST_ROOM", 4)
+    monkeypatch.setattr(generation, "TOKEN_BLOCK", 8)
+
+
 def without_end(ids):
     """The ids of a target up to its end."""
     ids = [int(it) for it in ids]
@@ -78,6 +85,7 @@ def plain_beams(shares, row, beams, penalty, stops_early, no_repeat):
     return ended
 
 
+@pytest.mark.usefixtures("small_rooms")
 def test_greedy_targets_are_the_best_tokens_of_a_plain_loop(model, batch, shares):
     found = generation.generate(model, batch, generation.Search(**SEARCH))
     ends = set()
@@ -94,6 +102,7 @@ def test_greedy_targets_are_the_best_tokens_of_a_plain_loop(model, batch, shares
     assert len(ends) > 1
 
 
+@pytest.mark.usefixtures("small_rooms")
 @pytest.mark.parametrize(
     ("beams", "penalty", "stops_early", "no_repeat"),
     [(3, 1.0, False, 0), (2, 0.0, True, 0), (3, 2.0, False, 2), (4, 0.6, True, 1)],
