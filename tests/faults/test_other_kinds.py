@@ -41,7 +41,7 @@ def of_values(root):
     return (
         *("--config=tables:replaced", f"--config.data.train_dir={root / 'records'}"),
         *("--config.phases.phase1.num_epochs=0", "--config.phases.phase1.num_steps=200"),
-        *("--config.global_batch_size=8"),
+        "--config.global_batch_size=8",
     )
 
 
