@@ -21,6 +21,7 @@ import csv
 import json
 import lzma
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -80,16 +81,32 @@ def peer(options: argparse.Namespace) -> dict[str, float]:
     )
     model.config.decoder_start_token_id = known.cls_token_id
     model.config.pad_token_id = known.pad_token_id
+    updates = _learn(model, known, options)
+    sources, targets = read(options.data / "test.csv")
+    found = _found(model, known, sources, options)
+    # A reference is spelled as the vocabulary spells it, as in our scores.
+    references = known.batch_decode(known(targets)["input_ids"], skip_special_tokens=True)
+    scores = {name: generated.SCORES[name](found, references) for name in SCORES}
+    return scores | {"updates": updates}
 
-    def rows(texts: list[str], length: int) -> list[list[int]]:
-        return known(texts, truncation=True, max_length=length)["input_ids"]
 
-    def padded(some: list[list[int]], value: int) -> torch.Tensor:
-        most = max(map(len, some))
-        return torch.tensor([row + [value] * (most - len(row)) for row in some])
+def _rows(known: Any, texts: list[str], length: int) -> list[list[int]]:
+    return known(texts, truncation=True, max_length=length)["input_ids"]
+
+
+def _padded(rows: list[list[int]], value: int) -> Any:
+    import torch
+
+    most = max(map(len, rows))
+    return torch.tensor([row + [value] * (most - len(row)) for row in rows])
+
+
+def _learn(model: Any, known: Any, options: argparse.Namespace) -> int:
+    """Trains the model and returns the number of updates."""
+    import torch
 
     sources, targets = read(options.data / "train.csv")
-    inputs, labels = rows(sources, options.length), rows(targets, options.length)
+    inputs, labels = (_rows(known, texts, options.length) for texts in (sources, targets))
     updates = options.epochs * len(inputs) // options.batch
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=options.rate, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01
@@ -104,33 +121,36 @@ def peer(options: argparse.Namespace) -> dict[str, float]:
         if len(order) < options.batch:
             order = np.concatenate([order, rng.permutation(len(inputs))])
         chosen, order = order[: options.batch], order[options.batch :]
-        ids = padded([inputs[n] for n in chosen], known.pad_token_id)
-        asked = padded([labels[n][1:] for n in chosen], -100)  # without [CLS], which begins
-        loss = model(
-            input_ids=ids, attention_mask=(ids != known.pad_token_id).long(), labels=asked
-        ).loss
+        ids = _padded([inputs[n] for n in chosen], known.pad_token_id)
+        asked = _padded([labels[n][1:] for n in chosen], -100)  # without [CLS], which begins
+        mask = (ids != known.pad_token_id).long()
+        loss = model(input_ids=ids, attention_mask=mask, labels=asked).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
+    return updates
+
+
+def _found(model: Any, known: Any, sources: list[str], options: argparse.Namespace) -> list[str]:
+    """Returns the targets that a search with four beams finds."""
+    import torch
+
     model.eval()
-    sources, references = read(options.data / "test.csv")
     found: list[str] = []
     ends = {"eos_token_id": known.sep_token_id, "pad_token_id": known.pad_token_id}
     for begin in range(0, len(sources), options.batch):
-        ids = padded(rows(sources[begin : begin + options.batch], options.length), 0)
+        rows = _rows(known, sources[begin : begin + options.batch], options.length)
+        ids = _padded(rows, known.pad_token_id)
         with torch.inference_mode():
             out = model.generate(
-                inputs=ids, attention_mask=(ids != 0).long(), num_beams=4, do_sample=False,
-                max_length=options.length, decoder_start_token_id=known.cls_token_id, **ends,
+                inputs=ids, attention_mask=(ids != known.pad_token_id).long(), num_beams=4,
+                do_sample=False, max_length=options.length,
+                decoder_start_token_id=known.cls_token_id, **ends,
             )  # fmt: skip
         found += known.batch_decode(out, skip_special_tokens=True)
-    # A reference is spelled as the vocabulary spells it, as in our scores.
-    spelled = known.batch_decode(
-        [row for row in known(references)["input_ids"]], skip_special_tokens=True
-    )
-    return {name: generated.SCORES[name](found, spelled) for name in SCORES} | {"updates": updates}
+    return found
 
 
 def main() -> None:
