@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 from absl import logging
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 
 from bertjax import jobs
 from bertjax.convert import formats, pretrained
@@ -24,7 +24,7 @@ from bertjax.data import token_ids, tokenizer, vocabulary_exchange
 from bertjax.jobs import teachers
 from bertjax.models import embedding_sharing, encoder, parameters
 from bertjax.tasks import base
-from bertjax.training import state
+from bertjax.training import growth, state
 from bertjax.workdirs import reader, trained_positions
 
 # Fields of EncoderConfig that a run may choose anew; all others must be as in the source. The
@@ -33,12 +33,7 @@ _BASES = ("rotary_base", "local_rotary_base")
 FREE_FIELDS = ("vocab_size", *jobs.OWN_MODEL_OPTIONS, *_BASES)
 # Where a masked token is predicted, by objectives that shift and by others.
 _PREDICTED_AT = ("the position before it", "its own position")
-# Fields that may be larger than in a source that is repeated to fit.
-GROWING = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 SHOWN_ENTRIES = 3  # of those that differ between two vocabularies
-# Parameters whose last axis has the heads one after the other, and those whose first axis has.
-_HEADS_LAST = r".*\.attention\.(query|key|value)\.(kernel|bias)"
-_HEADS_FIRST = r".*\.attention\.output\.kernel"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +42,8 @@ class Target:
 
     `params` are shapes. `vocabulary` belongs to the data, None for random tokens; `max_seq_length`
     to the longest phase. With `has_own_heads`, as in finetuning, only encoders and their poolers
-    are taken, whatever the source was trained for. With `may_grow` the source may be smaller in the
-    fields GROWING, with `exchanges` it may have another vocabulary. `phase` is the run's first
+    are taken, whatever the source was trained for. With `may_grow` the source may be smaller in
+    `growth.FIELDS`, with `exchanges` it may have another vocabulary. `phase` is the run's first
     phase if it changes the rotary bases of `encoder`. `is_shifted` is that of `Pretrained`.
     `begins` is that of a task (`tasks.base.BeginsWithParts`): these parts are taken, too, from the
     weights at `decoder_from` if there are such.
@@ -320,14 +315,14 @@ def _grown(
     ours = target.encoder
     larger = {
         name: (getattr(theirs, name), getattr(ours, name))
-        for name in GROWING
+        for name in growth.FIELDS
         if getattr(theirs, name) != getattr(ours, name)
     }
     if not larger:
         return values, ""
     (path,) = parameters.encoder_paths(target.params)
     depths = _stored_layers(values, path), _stored_layers(shapes, path)
-    grown = tiled(
+    grown = growth.tiled(
         values,
         shapes,
         path=path,
@@ -335,9 +330,9 @@ def _grown(
         head_size=ours.hidden_size // ours.num_attention_heads,
         rows=embedding_sharing.vocabulary_parameters(target.params),
     )
-    growth = [f"{name} {was} to {now}" for name, (was, now) in larger.items()]
-    growth.append(f"its layers {', '.join(map(str, repeated_layers(*depths)))} in this order")
-    return grown, "; ".join(growth)
+    grew = [f"{name} {was} to {now}" for name, (was, now) in larger.items()]
+    grew.append(f"its layers {', '.join(map(str, growth.repeated_layers(*depths)))} in this order")
+    return grown, "; ".join(grew)
 
 
 def _stored_layers(names: Iterable[str], path: str) -> int:
@@ -462,7 +457,7 @@ def _size_faults(source: encoder.EncoderConfig, target: Target, flags: list[str]
         yield from _growth_faults(source, target)
     for field in dataclasses.fields(source):
         theirs, ours = getattr(source, field.name), getattr(target.encoder, field.name)
-        if target.may_grow and field.name in GROWING and theirs <= ours:
+        if target.may_grow and field.name in growth.FIELDS and theirs <= ours:
             continue
         if field.name not in FREE_FIELDS and theirs != ours:
             flags.append(f"--config.model.{field.name}={theirs}")
@@ -623,63 +618,3 @@ def _with_random_rows(
         return jnp.where(rows, value + fresh, value)
 
     return jax.jit(summed, out_shardings=fresh.sharding)(fresh, padded)
-
-
-def tiled_places(old: int, new: int, unit: int = 1) -> Int[np.ndarray, " new"]:
-    """Returns which of `old` places each of `new` ones repeats: the old in the middle, then on.
-
-    Places are moved in blocks of `unit`, which divides both.
-    """
-    old, new = old // unit, new // unit
-    blocks = (np.arange(new) - (new - old) // 2) % old
-    return (blocks[:, None] * unit + np.arange(unit)).ravel()
-
-
-def repeated_layers(old: int, new: int) -> list[int]:
-    """Returns which of `old` layers each of `new` ones begins as."""
-    return [min(round(number * old / new), old - 1) for number in range(new)]
-
-
-def tiled(
-    params: Mapping[str, np.ndarray],
-    shapes: Mapping[str, tuple[int, ...]],
-    *,
-    path: str,
-    depths: tuple[int, int],
-    head_size: int,
-    rows: Collection[str],
-) -> dict[str, np.ndarray]:
-    """Returns the parameters of an encoder at `path`, and of the heads on it, in larger shapes.
-
-    As ModernBERT-large was started from base. Source: AnswerDotAI/ModernBERT, initialization.py
-    (`tile_weights_from_middle`) and model.py (`init_model_from_pretrained`), layers as Gopher's.
-    `depths` are the numbers of stored layers, old and new. Heads are repeated whole, of `head_size`
-    each, because rotary positions turn their halves together. The first axis of the parameters
-    named in `rows` stays as it is. Parameters that the smaller model lacks are left out.
-    """
-    of_layer = repeated_layers(*depths)
-
-    def source(name: str) -> str:
-        if layer := re.match(re.escape(f"{path}.layers.") + r"(\d+)(\..*)", name):
-            return f"{path}.layers.{of_layer[int(layer[1])]}{layer[2]}"
-        return name
-
-    return {
-        name: _tiled(name, params[source(name)], shape, head_size, name in rows)
-        for name, shape in shapes.items()
-        if source(name) in params and params[source(name)].ndim == len(shape)
-    }
-
-
-def _tiled(
-    name: str, value: np.ndarray, shape: tuple[int, ...], head_size: int, has_rows: bool
-) -> np.ndarray:
-    for axis in range(int(has_rows), value.ndim):
-        old, new = value.shape[axis], shape[axis]
-        if old == new:
-            continue
-        is_of_heads = (axis == value.ndim - 1 and re.fullmatch(_HEADS_LAST, name)) or (
-            axis == 0 and re.fullmatch(_HEADS_FIRST, name)
-        )
-        value = np.take(value, tiled_places(old, new, head_size if is_of_heads else 1), axis)
-    return value

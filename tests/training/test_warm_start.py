@@ -497,35 +497,6 @@ def test_a_source_that_does_not_fit_or_is_not_there_stops_the_run_before_it_writ
     assert not (tmp_path / "warm" / reader.CONFIG_FILE).exists()
 
 
-def released(values, size):
-    """One axis as ModernBERT's initialization.py writes it out, from the middle to both sides."""
-    old = len(values)
-    offset = (size - old) // 2
-    result = np.zeros(size, values.dtype)
-    result[offset : offset + old] = values
-    for i in range(offset):
-        result[offset - 1 - i] = values[old - 1 - i % old]
-    for i in range(offset + old, size):
-        result[i] = values[(i - offset) % old]
-    return result
-
-
-def test_values_repeat_from_the_middle_as_released_and_heads_whole():
-    for old, new in [(3, 3), (3, 4), (3, 5), (4, 13), (1, 6), (768, 1024)]:
-        values = np.arange(old)
-        np.testing.assert_array_equal(
-            values[warm_start.tiled_places(old, new)], released(values, new)
-        )
-    heads = warm_start.tiled_places(4, 10, unit=2)  # 0 and 1, of two each
-    np.testing.assert_array_equal(heads, [2, 3, 0, 1, 2, 3, 0, 1, 2, 3])
-
-
-def test_layers_are_spread_evenly_over_the_depth():
-    assert warm_start.repeated_layers(22, 28) == [round(number * 22 / 28) for number in range(28)]
-    assert warm_start.repeated_layers(2, 2) == [0, 1]
-    assert warm_start.repeated_layers(1, 3) == [0, 0, 0]  # the last would be the second of one
-
-
 OTHER_WORDS = ["n0", *small_records.WORDS[:40], "w5w1", "##w1", "w91", "☃", "##☃"]
 
 

@@ -1,0 +1,79 @@
+"""Parameters of a larger model that begin as those of a smaller one, repeated.
+
+Which sizes may grow, and how layers, heads and numbers are repeated. What else begins a run belongs
+to `warm_start`. Source: ModernBERT-large, which was started from base: AnswerDotAI/ModernBERT,
+initialization.py (`tile_weights_from_middle`) and model.py (`init_model_from_pretrained`), layers
+as Gopher's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+import numpy as np
+from jaxtyping import Int
+
+# Fields of EncoderConfig that may be larger than in the source.
+FIELDS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+# Parameters whose last axis has the heads one after the other, and those whose first axis has.
+_HEADS_LAST = r".*\.attention\.(query|key|value)\.(kernel|bias)"
+_HEADS_FIRST = r".*\.attention\.output\.kernel"
+
+
+def tiled_places(old: int, new: int, unit: int = 1) -> Int[np.ndarray, " new"]:
+    """Returns which of `old` places each of `new` ones repeats: the old in the middle, then on.
+
+    Places are moved in blocks of `unit`, which divides both.
+    """
+    old, new = old // unit, new // unit
+    blocks = (np.arange(new) - (new - old) // 2) % old
+    return (blocks[:, None] * unit + np.arange(unit)).ravel()
+
+
+def repeated_layers(old: int, new: int) -> list[int]:
+    """Returns which of `old` layers each of `new` ones begins as."""
+    return [min(round(number * old / new), old - 1) for number in range(new)]
+
+
+def tiled(
+    params: Mapping[str, np.ndarray],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    path: str,
+    depths: tuple[int, int],
+    head_size: int,
+    rows: Collection[str],
+) -> dict[str, np.ndarray]:
+    """Returns the parameters of an encoder at `path`, and of the heads on it, in larger shapes.
+
+    `depths` are the numbers of stored layers, old and new. Heads are repeated whole, of `head_size`
+    each, because rotary positions turn their halves together. The first axis of the parameters
+    named in `rows` stays as it is. Parameters that the smaller model lacks are left out.
+    """
+    of_layer = repeated_layers(*depths)
+
+    def source(name: str) -> str:
+        if layer := re.match(re.escape(f"{path}.layers.") + r"(\d+)(\..*)", name):
+            return f"{path}.layers.{of_layer[int(layer[1])]}{layer[2]}"
+        return name
+
+    return {
+        name: _tiled(name, params[source(name)], shape, head_size, name in rows)
+        for name, shape in shapes.items()
+        if source(name) in params and params[source(name)].ndim == len(shape)
+    }
+
+
+def _tiled(
+    name: str, value: np.ndarray, shape: tuple[int, ...], head_size: int, has_rows: bool
+) -> np.ndarray:
+    for axis in range(int(has_rows), value.ndim):
+        old, new = value.shape[axis], shape[axis]
+        if old == new:
+            continue
+        is_of_heads = (axis == value.ndim - 1 and re.fullmatch(_HEADS_LAST, name)) or (
+            axis == 0 and re.fullmatch(_HEADS_FIRST, name)
+        )
+        value = np.take(value, tiled_places(old, new, head_size if is_of_heads else 1), axis)
+    return value
