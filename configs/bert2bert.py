@@ -8,7 +8,7 @@ Command:   python -m bertjax.train --config=configs/bert2bert.py --config.init_f
 Hardware:  any; one device is enough.
 Planned:   9.6 min on v5e-1, BERT-base, 100,000 pairs: $0.19, spot $0.04 (2026-11-28).
 Time:      docs/generation.md has a run of some minutes on two CPU cores.
-Result:    docs/generation.md.
+Result:    docs/results.md.
 """
 
 import ml_collections

@@ -14,7 +14,7 @@ Planned:   8m: 126 h on v5e-16, in 16 micro-batches: $2,415, spot $493 (2026-11-
            3b: 198 h on v5e-256, in 4 micro-batches: $60,905, spot $12,435 (2026-11-27)
            mini: 1.8 s on v5e-1: under $0.01, spot under $0.01 (2026-11-27)
 Time:      not yet measured.
-Result:    not yet measured.
+Result:    docs/results.md has mini.
 """
 
 import ml_collections
