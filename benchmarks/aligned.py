@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--output", type=pathlib.Path)
     parser.add_argument("--weights", help="a BERT, exported for transformers")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--rate", type=float, default=1e-3)

@@ -14,7 +14,7 @@ data=$1 dir=$2 peer=$3
 shift 3
 [ $# -gt 0 ] || set -- 0 1 2
 cd "$(dirname "$0")/.."
-steps=${STEPS:-3000} epochs=${EPOCHS:-20}
+steps=${STEPS:-1000} epochs=${EPOCHS:-6}
 size="--config.model.num_hidden_layers=2 --config.model.hidden_size=128 --config.model.num_attention_heads=2
   --config.model.intermediate_size=512 --config.model.max_position_embeddings=64"
 rates="--config.schedule.peak_learning_rate=1e-3 --config.schedule.warmup_steps=200"
