@@ -279,9 +279,9 @@ def _can_improve(
 
 
 def _rooms(search: Search) -> list[int]:
-    """Returns for how many places the memory has room in one loop after the other.
+    """Returns the numbers of places that the memory has room for, a loop after the other.
 
-    It doubles: what a step reads and moves is what has room, whether there is a token yet or not.
+    They double. A step reads and moves all places, with tokens or without.
     """
     rooms = [search.max_length]
     while rooms[0] > LEAST_ROOM:
