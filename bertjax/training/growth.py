@@ -1,9 +1,9 @@
 """Parameters of a larger model that begin as those of a smaller one, repeated.
 
 Which sizes may grow, and how layers, heads and numbers are repeated. The other weights that a run
-begins with belong to `warm_start`. Source: ModernBERT-large, which was started from base: AnswerDotAI/ModernBERT,
-initialization.py (`tile_weights_from_middle`) and model.py (`init_model_from_pretrained`), layers
-as Gopher's.
+begins with belong to `warm_start`. Source: ModernBERT-large, which was started from base:
+AnswerDotAI/ModernBERT, initialization.py (`tile_weights_from_middle`) and model.py
+(`init_model_from_pretrained`), layers as Gopher's.
 """
 
 from __future__ import annotations
