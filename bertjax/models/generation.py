@@ -1,7 +1,7 @@
 """Search for the targets of sources: greedy, by sampling, or by beams.
 
 One program for each shape of a batch: loops over places, whose step reads one token of each row and
-the decoder's `Memory`, which has more room in each loop. The ids of the result begin behind the
+the decoder's `Memory`, which has more room in a second loop. The ids of the result begin behind the
 start token; behind the end token there is padding.
 """
 
@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from bertjax.models import decoder, layers
 
-LEAST_ROOM = 32  # places
+MOST_IN_ONE_LOOP = 32  # places of a target; longer ones are searched for in two loops
 TOKEN_BLOCK = 256  # tokens of which the best is found before any are sorted
 LOWEST = -1e9  # added to what must not be chosen, as transformers has it
 
@@ -281,12 +281,12 @@ def _can_improve(
 def _rooms(search: Search) -> list[int]:
     """Returns the numbers of places that the memory has room for, a loop after the other.
 
-    They double. A step reads and moves all places, with tokens or without.
+    A step reads and moves all places, with tokens or without; each loop is compiled.
     """
-    rooms = [search.max_length]
-    while rooms[0] > LEAST_ROOM:
-        rooms.insert(0, -(-rooms[0] // 2))
-    return rooms
+    half = -(-search.max_length // 2)
+    return (
+        [half, search.max_length] if search.max_length > MOST_IN_ONE_LOOP else [search.max_length]
+    )
 
 
 def _searched(

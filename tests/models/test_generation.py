@@ -46,7 +46,7 @@ def shares(model, batch):
 @pytest.fixture
 def small_rooms(monkeypatch):
     """Two loops for the places of a target, and several blocks of tokens."""
-    monkeypatch.setattr(generation, "LEAST_ROOM", 4)
+    monkeypatch.setattr(generation, "MOST_IN_ONE_LOOP", 4)
     monkeypatch.setattr(generation, "TOKEN_BLOCK", 8)
 
 
