@@ -4,10 +4,10 @@
 #   benchmarks/aligned.sh DATA DIR PEER [SEED ...]
 #
 # DATA is read by `benchmarks.aligned`, DIR takes everything that is written, PEER is a python with
-# torch, transformers and bertjax[generation]. For each seed (0 1 2): an encoder and a decoder begun at random,
-# after MASS, and from a BERT; and from the same BERT transformers' EncoderDecoderModel in torch.
-# Sizes, batches and updates are the same. The same command goes on where it stopped. EPOCHS and
-# STEPS are those of finetuning and of pretraining.
+# torch, transformers and bertjax[generation]. For each seed (0 1 2): an encoder and a decoder begun
+# at random, after MASS, and from a BERT; and from the same BERT transformers' EncoderDecoderModel in
+# torch. Sizes, batches and updates are the same. The same command goes on where it stopped. EPOCHS
+# and STEPS are those of finetuning and of pretraining.
 set -euo pipefail
 
 data=$1 dir=$2 peer=$3
