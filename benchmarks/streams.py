@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bertjax.data import masking, records, streams
+from bertjax.data import encoding, masking, record_files, records, streams
 
 BATCH_SIZE = 256
 LENGTH = 128
@@ -53,9 +53,11 @@ def write_records(directory: pathlib.Path, *, predictions: int) -> records.Recor
             features["masked_lm_weights"] = np.ones(predictions, np.float32)
         return features
 
-    serialized = [records.encode(example()) for _ in range(EXAMPLES_PER_SHARD)]
+    examples = [example() for _ in range(EXAMPLES_PER_SHARD)]
+    columns = {name: np.stack([one[name] for one in examples]) for name in examples[0]}
+    serialized = encoding.encode_batch(columns)
     shards = [
-        records.write_shard(directory / f"records-{shard:05d}.tfrecord", serialized)
+        record_files.write_shard(directory / f"records-{shard:05d}.tfrecord", serialized)
         for shard in range(SHARDS)
     ]
     records.Manifest(

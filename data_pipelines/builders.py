@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data import contents, records
+from bertjax.data import contents, encoding, records
 from data_pipelines import blocks, shards, sources
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
@@ -93,7 +93,7 @@ def sample(batches: Iterable[Mapping[str, np.ndarray]], tally: statistics.Exampl
     sizes: list[int] = []
     for batch in itertools.islice(batches, SAMPLE_BATCHES):
         tally.add(batch)
-        sizes += [len(record) + records.FRAME_BYTES for record in records.encode_batch(batch)]
+        sizes += [len(record) + encoding.FRAME_BYTES for record in encoding.encode_batch(batch)]
     return float(np.mean(sizes))
 
 

@@ -26,7 +26,7 @@ import tqdm
 from etils import epath
 from jaxtyping import Bool, Int
 
-from bertjax.data import masking, records, tables, tokenizer
+from bertjax.data import masking, record_files, records, tables, tokenizer
 from data_pipelines import blocks, builders, examples, progress, sentences, shards, sources
 from data_pipelines.formats import base, input_files, text_files
 from data_pipelines.options import Options
@@ -81,7 +81,7 @@ def build(
             share = dataclasses.replace(
                 exact_examples, order=exact_examples.order[index::num_shards]
             )
-            path = output.records / records.shard_name(index, num_shards)
+            path = output.records / record_files.shard_name(index, num_shards)
             written.append(shards.write_batches(path, share, tally))
             shown.at(len(written))
     figures = figures_so_far | tally.statistics(loaded)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bertjax.data import atomic, contents, records, tokenizer
+from bertjax.data import atomic, contents, record_files, records, tokenizer
 from data_pipelines import command_line
 from data_pipelines.reports import health, report, report_html, statistics, value_report
 
@@ -231,7 +231,7 @@ def _manifest_like_first(
     from google.protobuf import message
 
     try:
-        serialized = next(iter(records.serialized(path).take(1)), None)
+        serialized = next(iter(record_files.serialized(path).take(1)), None)
         example = tf.train.Example.FromString(serialized.numpy() if serialized is not None else b"")
     except (tf.errors.DataLossError, ValueError, message.DecodeError) as error:
         raise ValueError(f"{path} is not a TFRecord file of examples: {error}") from error

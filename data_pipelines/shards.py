@@ -19,7 +19,16 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, hashed_files, json_text, masking, records, tokenizer
+from bertjax.data import (
+    atomic,
+    encoding,
+    hashed_files,
+    json_text,
+    masking,
+    record_files,
+    records,
+    tokenizer,
+)
 from data_pipelines import blocks, examples, pairing, row_packing, store, used_tokens
 from data_pipelines.objectives import base
 from data_pipelines.reports import statistics
@@ -301,7 +310,7 @@ def masked(
 
 def write(index: int, job: Job, num_shards: int, counts: np.ndarray) -> WrittenShard:
     """Writes one shard, unless it is there, and returns its manifest entry and its counts."""
-    path = epath.Path(job.directory) / records.shard_name(index, num_shards)
+    path = epath.Path(job.directory) / record_files.shard_name(index, num_shards)
     notes = pathlib.Path(job.scratch) / f"{path.name}.json"
     tally = job.new_tally()
     if (before := _notes(notes, path)) is not None:
@@ -320,9 +329,9 @@ def write_batches(
     def serialized() -> Iterator[bytes]:
         for batch in batches:
             tally.add(batch)
-            yield from records.encode_batch(batch)
+            yield from encoding.encode_batch(batch)
 
-    return records.write_shard(path, serialized())
+    return record_files.write_shard(path, serialized())
 
 
 def _save_notes(notes: epath.PathLike, path: epath.PathLike, fields: Mapping[str, Any]) -> None:

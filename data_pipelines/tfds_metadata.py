@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bertjax.data import records
+from bertjax.data import record_files, records
 
 SPLIT = "train"
 
@@ -27,7 +27,7 @@ def write(directory: epath.PathLike, manifest: records.Manifest) -> None:
       ValueError: if the shards' names are not those that tensorflow-datasets looks for.
     """
     for index, shard in enumerate(manifest.shards):
-        name = records.shard_name(index, len(manifest.shards))
+        name = record_files.shard_name(index, len(manifest.shards))
         if shard.file != name:
             raise ValueError(
                 f"shard {index} is named {shard.file}; tensorflow-datasets needs {name}: rename "

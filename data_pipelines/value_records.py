@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from etils import epath
 
-from bertjax.data import atomic, records, value_masking
+from bertjax.data import atomic, encoding, record_files, records, value_masking
 from data_pipelines import builders, tfds_metadata
 from data_pipelines.partial_output import PartialOutput
 
@@ -128,8 +128,8 @@ def write(
     with PartialOutput(directory, overwrite=overwrite) as output:
         output.begin({}, arguments)
         shards = tuple(
-            records.write_shard(
-                output.records / records.shard_name(index, number),
+            record_files.write_shard(
+                output.records / record_files.shard_name(index, number),
                 _encoded(rows, part, None if seed is None else seed + index),
             )
             for index, part in enumerate(parts)
@@ -161,7 +161,7 @@ def _encoded(rows: Rows, numbers: np.ndarray, seed: int | None) -> Iterator[byte
     if seed is not None:
         numbers = np.random.default_rng(seed).permutation(numbers)
     for first in range(0, len(numbers), ROWS_PER_BATCH):
-        yield from records.encode_batch(rows.take(numbers[first : first + ROWS_PER_BATCH]))
+        yield from encoding.encode_batch(rows.take(numbers[first : first + ROWS_PER_BATCH]))
 
 
 def _feature(name: str, array: np.ndarray) -> records.Feature:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bertjax.data import encoding, records
+from bertjax.data import encoding, record_files, records
 from tests import small_records
 
 CLS, SEP, FIRST = 2, 3, 5  # of the vocabulary; what follows is ordinary
@@ -50,7 +50,7 @@ def write(directory, shards, *, length, most, vocab_size=96):
     """A record directory of packed rows without masks; `shards` are lists of rows of lengths."""
     directory.mkdir()
     written = [
-        records.write_shard(
+        record_files.write_shard(
             directory / f"shard-{number}.tfrecord",
             encoding.encode_batch(
                 rows(lengths, length, most=most, vocab_size=vocab_size, seed=number)[0]

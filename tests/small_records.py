@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from bertjax.data import contents, encoding, masking, records, tokenizer
+from bertjax.data import contents, encoding, masking, record_files, records, tokenizer
 
 WORDS = [f"w{number}" for number in range(90)]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -88,7 +88,7 @@ def write(
         asked = masked["masked_lm_ids"][masked["masked_lm_weights"] > 0]
         counts_of_tokens += np.bincount(asked, minlength=made.vocab_size)
         path = directory / f"records-{shard}.tfrecord"
-        shards.append(records.write_shard(path, encoding.encode_batch(columns)))
+        shards.append(record_files.write_shard(path, encoding.encode_batch(columns)))
     made.save(directory)
     if documents is not None:
         sample = contents.Documents(np.array(documents, np.uint64))

@@ -1,8 +1,8 @@
 """Batches of arrays to the bytes of record files: `tf.train.Example` messages, TFRecord frames.
 
 The wire formats are written here in numpy, a whole batch at once, because making a protobuf object
-per example takes a hundred times longer than all the rest of writing it. Names of features and
-files belong to `records`.
+per example takes a hundred times longer than all the rest of writing it. Names of features
+belong to `records`, files to `record_files`.
 
 Source: protobuf.dev, "Encoding" (varints, length-delimited fields, packed repeated numbers);
 tensorflow/core/example/{example,feature}.proto; tensorflow/core/lib/io/record_writer.h.
@@ -183,6 +183,7 @@ def _split_rows(blocks: Sequence[_Block], rows: int) -> list[bytes]:
 # Kind of an array's type -> the list that holds it, and its bytes; others are int64 lists.
 _LISTS = {"f": (_FLOAT_LIST, _floats), "u": (_BYTES_LIST, _bytes)}
 
+FRAME_BYTES = 16  # around each record in a TFRecord file
 _LENGTH, _MASKED_CRC = struct.Struct("<Q"), struct.Struct("<I")
 
 

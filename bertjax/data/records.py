@@ -2,9 +2,9 @@
 
 The manifest describes a record: its features, each with a shape and a type. Those of text have the
 names of the original BERT pipeline (google-research/bert, create_pretraining_data.py), so files
-made there train here and files made here train there. Here belong names, dtypes, reading and
-writing of single shards, and the checks that a directory fits a run. Order, batching and shuffling
-belong to `streams`.
+made there train here and files made here train there. Here belong names, dtypes, the decoding of
+records, and the checks that a directory fits a run. Single files belong to `record_files`; order,
+batching and shuffling to `streams`.
 
 TensorFlow is imported by the functions that read records (`import_tensorflow`), so that writing
 them, and importing this module (for the manifest, say), needs none.
@@ -12,14 +12,11 @@ them, and importing this module (for the manifest, say), needs none.
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 import functools
 import hashlib
 import json
-import mmap
 import os
-import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -66,12 +63,6 @@ DATASET_NAME = "bert"
 
 # No model reads more tokens in a row, and no vocabulary has more entries.
 MOST_TOKENS, MOST_ENTRIES = 1 << 20, 1 << 28
-FRAME_BYTES = 16  # around each record in a TFRecord file
-_LENGTH = struct.Struct("<Q")  # of a record, at the beginning of its frame
-
-WRITE_BLOCK_BYTES = 4 << 20
-
-encode_batch = encoding.encode_batch
 
 # The fields that `Manifest.digest` hashes.
 _READ = (
@@ -488,7 +479,7 @@ def _shard_entry_faults(shard: Mapping[str, Any], folders: Collection[str]) -> I
         *_number_faults(f"bytes of shard {name!r}", size, 0, None),
     ]
     yield from faults
-    if not faults and examples * FRAME_BYTES > size:
+    if not faults and examples * encoding.FRAME_BYTES > size:
         yield f"shard {name!r} has {examples:,} examples in {size:,} bytes; that is too few bytes"
 
 
@@ -510,50 +501,6 @@ def import_tensorflow() -> Any:
     tf.config.set_visible_devices([], "GPU")
     tf.config.set_visible_devices([], "TPU")
     return tf
-
-
-def encode(example: Mapping[str, np.ndarray]) -> bytes:
-    """Serializes one example; float features stay float, all others become int64."""
-    return encode_batch({name: np.asarray(values)[None] for name, values in example.items()})[0]
-
-
-def shard_name(index: int, count: int) -> str:
-    """Returns the file name of a shard; tensorflow-datasets finds its files by such names."""
-    return f"{DATASET_NAME}-train.tfrecord-{index:05d}-of-{count:05d}"
-
-
-def write_shard(path: epath.PathLike, serialized: Iterable[bytes]) -> Shard:
-    """Writes one TFRecord file of encoded examples, whole or not at all, and returns its entry.
-
-    Raises:
-      OSError: if it cannot be written, because the disk is full, say; names the path.
-    """
-    path = epath.Path(path)
-    count = size = 0
-    try:
-        with atomic.writing(path) as file:
-            for block, examples in _blocks(serialized):
-                file.write(block)
-                count, size = count + examples, size + len(block)
-    except OSError as error:
-        if error.filename != str(path):
-            raise
-        message = f"{error.strerror}: the shard was not written and its draft is removed"
-        raise OSError(error.errno, message, str(path)) from error
-    return Shard(file=path.name, examples=count, bytes=size)
-
-
-def _blocks(serialized: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Yields framed records joined to a few MB, and the number of records."""
-    frames: list[bytes] = []
-    size = 0
-    for record in serialized:
-        frames.append(encoding.frame(record))
-        size += len(frames[-1])
-        if size >= WRITE_BLOCK_BYTES:
-            yield b"".join(frames), len(frames)
-            frames, size = [], 0
-    yield b"".join(frames), len(frames)
 
 
 def first_misfit(batch: Mapping[str, np.ndarray], manifest: Manifest) -> tuple[int, str] | None:
@@ -610,41 +557,6 @@ def sequence_ids(batch: Mapping[str, np.ndarray]) -> np.ndarray:
 def row_lengths(batch: Mapping[str, np.ndarray]) -> Int[np.ndarray, " rows"]:
     """Returns the number of tokens of each row."""
     return batch["input_mask"].sum(axis=1)
-
-
-def check_frames(path: epath.PathLike) -> None:
-    """Raises a ValueError if a record of a shard says that it is longer than the file.
-
-    TensorFlow would ask for that memory at once, and the system would end the process. A file of a
-    store is not read twice for it.
-    """
-    if atomic.is_remote(path) or not os.path.exists(path):  # TensorFlow names a missing one
-        return
-    size, place = os.stat(path).st_size, 0
-    if not size:
-        return
-    with (
-        builtins.open(path, "rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        while place + FRAME_BYTES <= size:
-            (length,) = _LENGTH.unpack_from(content, place)
-            if length > size:
-                raise ValueError(
-                    f"shard {path} cannot be read (its record at byte {place:,} says that it has "
-                    f"{length:,} bytes, and the file has {size:,})"
-                )
-            place += FRAME_BYTES + length
-
-
-def serialized(path: epath.PathLike) -> tf.data.Dataset:
-    """Returns the tf.data.Dataset of the encoded records of a shard.
-
-    Raises:
-      ValueError: as `check_frames`.
-    """
-    check_frames(path)
-    return import_tensorflow().data.TFRecordDataset(os.fspath(path))
 
 
 def parse_batch(serialized: tf.Tensor, manifest: Manifest) -> dict[str, tf.Tensor]:

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from bertjax.data import mixtures, records
+from bertjax.data import mixtures, record_files, records
 
 Batch = dict[str, np.ndarray]
 DrawMasks = Callable[[Batch, np.random.Generator], Batch]
@@ -303,7 +303,7 @@ def _shard_visits(
         shard = int(places[visit.shard])
         visited.append(shard)
         if shard not in whole:
-            records.check_frames(paths[shard])
+            record_files.check_frames(paths[shard])
             whole.add(shard)
         order = record_order(
             int(own[visit.shard]), window=window, seed=seed, epoch=visit.epoch, shard=visit.shard
@@ -406,7 +406,7 @@ def _read_whole(record_set: records.RecordSet, shards: Sequence[int]) -> mixture
     tf, of_all = records.import_tensorflow(), record_set.shard_paths
     paths, counts = [of_all[place] for place in shards], _counts(record_set)[list(shards)]
     for path in paths:
-        records.check_frames(path)
+        record_files.check_frames(path)
     parts = tf.data.TFRecordDataset(paths).batch(1024)
     try:
         read = [record for part in parts.as_numpy_iterator() for record in part]
@@ -506,7 +506,7 @@ def _evaluation_dataset(record_set: records.RecordSet, batch_size: int, rows: ra
         return batch
 
     for path in record_set.shard_paths:
-        records.check_frames(path)
+        record_files.check_frames(path)
     examples = tf.data.Dataset.from_tensor_slices(record_set.shard_paths).enumerate()
     examples = examples.flat_map(read_shard)
     nowhere = tf.constant([-1, -1], tf.int64)
@@ -601,7 +601,7 @@ def _first_fault(record_set: records.RecordSet, visited: Sequence[int]) -> str |
         path, count = record_set.shard_paths[shard], 0
         expected = record_set.manifest.shards[shard].examples
         try:
-            for serialized in records.serialized(path).batch(256):
+            for serialized in record_files.serialized(path).batch(256):
                 records.parse_batch(serialized, record_set.manifest)
                 count += len(serialized)
         except ValueError as error:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from matplotlib import figure
 
 from bertjax import inference
-from bertjax.data import records, value_masking, value_pictures, value_rows
+from bertjax.data import record_files, records, value_masking, value_pictures, value_rows
 from bertjax.interactive import fonts
 from bertjax.training import writers
 from bertjax.workdirs import reader, scalars
@@ -121,7 +121,7 @@ def record_lengths(directory: epath.PathLike, *, examples: int = 10_000) -> figu
 def _first(record_set: records.RecordSet, examples: int) -> dict[str, np.ndarray]:
     """Returns the first records, as a batch."""
     tf = records.import_tensorflow()
-    shards = map(records.serialized, record_set.shard_paths)
+    shards = map(record_files.serialized, record_set.shard_paths)
     first = itertools.islice(itertools.chain.from_iterable(shards), examples)
     parsed = records.parse_batch(tf.stack([*first]), record_set.manifest)
     return {name: value.numpy() for name, value in parsed.items()}

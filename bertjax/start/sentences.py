@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from etils import epath
 
-from bertjax.data import records, token_ids, tokenizer
+from bertjax.data import record_files, records, token_ids, tokenizer
 
 MOST_TOKENS = 24  # of a sentence that is shown
 _BEGINS_WORD = ("\u2581", "\u0120")  # of sentencepiece and of byte-level BPE
@@ -28,7 +28,7 @@ def masked(directory: epath.PathLike, number: int) -> list[str]:
 
 def _rows(record_set: records.RecordSet, vocabulary: token_ids.Tokenizer) -> Iterator[list[int]]:
     """Yields how the first text of each row of the first shard begins, from a whole word on."""
-    for serialized in records.serialized(record_set.shard_paths[0]).batch(1):
+    for serialized in record_files.serialized(record_set.shard_paths[0]).batch(1):
         parsed = records.parse_batch(serialized, record_set.manifest)
         row = {name: values.numpy()[0] for name, values in parsed.items()}
         first = records.sequence_ids(row) == 1

@@ -25,7 +25,7 @@ import apache_beam
 import numpy as np
 from etils import epath
 
-from bertjax.data import atomic, records
+from bertjax.data import atomic, record_files
 from data_pipelines import blocks, builders, examples, pairing, shards, sources
 from data_pipelines.objectives import base
 
@@ -408,7 +408,7 @@ def write_shard(
     batches = shards.row_batches(job, shard, tokens, spans[np.searchsorted(places, order)])
     if dealing.places is not None:
         return StepResults([(builders.sample(batches, tally),)], tally=tally)
-    path = epath.Path(job.directory) / records.shard_name(shard, dealing.num_shards)
+    path = epath.Path(job.directory) / record_files.shard_name(shard, dealing.num_shards)
     facts = dataclasses.astuple(shards.write_batches(path, batches, tally))
     return StepResults([facts], tally=tally)
 

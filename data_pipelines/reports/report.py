@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bertjax.data import records, tokenizer
+from bertjax.data import record_files, records, tokenizer
 from data_pipelines import pairing
 from data_pipelines.reports import by_script, health, losses
 from data_pipelines.reports import statistics as statistics_lib
@@ -384,7 +384,7 @@ def read_batches(
     """
     tf = records.import_tensorflow()
     try:
-        for serialized in records.serialized(path).batch(batch_size):
+        for serialized in record_files.serialized(path).batch(batch_size):
             parsed = records.parse_batch(serialized, manifest)
             yield {name: values.numpy() for name, values in parsed.items()}
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from bertjax.data import atomic, records
+from bertjax.data import atomic, record_files
 
 RECORDS = [bytes([number]) * 50 for number in range(8)]
 
@@ -45,20 +45,20 @@ def test_a_file_has_reached_the_disk_before_it_has_its_name(tmp_path, monkeypatc
 
 
 def test_two_that_write_one_shard_at_once_both_leave_it_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "WRITE_BLOCK_BYTES", 100)
-    wanted = records.write_shard(tmp_path / "wanted", RECORDS)
+    monkeypatch.setattr(record_files, "WRITE_BLOCK_BYTES", 100)
+    wanted = record_files.write_shard(tmp_path / "wanted", RECORDS)
     content = (tmp_path / "wanted").read_bytes()
     path = tmp_path / "shard"
 
     def interrupted():
         for number, record in enumerate(RECORDS):
             if number == 5:  # Another does the same work, from its beginning to its end.
-                assert records.write_shard(path, RECORDS).bytes == wanted.bytes
+                assert record_files.write_shard(path, RECORDS).bytes == wanted.bytes
                 assert path.read_bytes() == content
             yield record
         assert path.read_bytes() == content
 
-    assert records.write_shard(path, interrupted()).bytes == wanted.bytes
+    assert record_files.write_shard(path, interrupted()).bytes == wanted.bytes
     assert path.read_bytes() == content and names(tmp_path) == ["shard", "wanted"]
 
 

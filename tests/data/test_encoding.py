@@ -82,8 +82,8 @@ def test_what_cannot_be_encoded_is_refused():
 def test_writing_needs_no_tensorflow(tmp_path):
     code = (
         "import sys, numpy as np\n"
-        "from bertjax.data import records\n"
-        f"records.write_shard({str(tmp_path / 'shard')!r}, records.encode_batch("
+        "from bertjax.data import encoding, record_files\n"
+        f"record_files.write_shard({str(tmp_path / 'shard')!r}, encoding.encode_batch("
         "{'a': np.zeros((2, 3), np.int32)}))\n"
         "assert 'tensorflow' not in sys.modules and 'jax' not in sys.modules\n"
     )

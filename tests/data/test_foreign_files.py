@@ -10,7 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from bertjax.data import encoding, foreign_files, json_text, records, streams
+from bertjax.data import encoding, foreign_files, json_text, record_files, records, streams
 from tests import small_records
 
 
@@ -71,13 +71,13 @@ def test_an_archive_that_grows_beyond_measure_is_not_unpacked(tmp_path):
 def test_a_record_that_claims_to_be_longer_than_its_file_is_not_asked_for(tmp_path):
     directory = small_records.write(tmp_path / "records")
     shard = records.open(directory).shard_paths[0]
-    records.check_frames(shard)
+    record_files.check_frames(shard)
     header = encoding._frame_header(2**40)  # whose checksum is right
     with open(shard, "r+b") as file:
         file.write(header)
     message = r"byte 0 says that it has 1,099,511,627,776 bytes"
     with pytest.raises(ValueError, match=message):
-        records.serialized(shard)
+        record_files.serialized(shard)
     record_set = records.open(directory)
     for read in (
         lambda: streams.train_batches(record_set, streams.Order(8, seed=0), start_step=0),

@@ -1,14 +1,12 @@
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertjax.data import records
+from bertjax.data import encoding, record_files, records
 from tests import small_records
+from tests.data import test_streams
 
 LENGTH, PREDICTIONS = 6, 2
 
@@ -40,9 +38,9 @@ def described(**fields):
 
 def write(directory, *, counts=(3, 2), **fields):
     shards = tuple(
-        records.write_shard(
+        record_files.write_shard(
             directory / f"{number}.tfrecord",
-            [records.encode(example(10 * number + place)) for place in range(count)],
+            test_streams.encoded(example(10 * number + place) for place in range(count)),
         )
         for number, count in enumerate(counts)
     )
@@ -74,7 +72,7 @@ SERIES = {"values": records.Feature(("length", 3), "float32"), "place": records.
 def write_series(directory, values):
     """Records that hold no text: numbers for every position and one for the row."""
     columns = {"values": values, "place": np.arange(len(values))}
-    shard = records.write_shard(directory / "0.tfrecord", records.encode_batch(columns))
+    shard = record_files.write_shard(directory / "0.tfrecord", encoding.encode_batch(columns))
     no_text = {"tokenizer": {}, "max_predictions_per_seq": 0, "pair_objective": "none"}
     manifest = described(**no_text, shards=(shard,), features=SERIES)
     manifest.save(directory)
@@ -112,49 +110,6 @@ def test_the_features_of_text_follow_from_masks_and_pairs(tmp_path):
         changed_manifest(tmp_path, field, value=value)
         with pytest.raises(ValueError, match=f"not a record manifest.*{field}"):
             records.open(tmp_path)
-
-
-def test_a_shard_holds_what_tensorflow_would_write(tmp_path):
-    rng = np.random.default_rng(0)
-    serialized = [rng.bytes(size) for size in (0, 1, 300, 300, 70_000)]
-    with tf.io.TFRecordWriter(str(tmp_path / "by_tensorflow")) as writer:
-        for record in serialized:
-            writer.write(record)
-    shard = records.write_shard(tmp_path / "ours", iter(serialized))
-    content = (tmp_path / "ours").read_bytes()
-    assert content == (tmp_path / "by_tensorflow").read_bytes()
-    assert shard == records.Shard(file="ours", examples=5, bytes=len(content))
-
-
-def test_a_shard_of_several_blocks_is_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "WRITE_BLOCK_BYTES", 1000)
-    serialized = [bytes([place]) * 100 * place for place in range(20)]
-    shard = records.write_shard(tmp_path / "shard", serialized)
-    assert shard.examples == 20
-    assert shard.bytes == (tmp_path / "shard").stat().st_size
-    assert list(tf.data.TFRecordDataset(str(tmp_path / "shard")).as_numpy_iterator()) == serialized
-
-
-def test_a_full_disk_is_one_clear_error(tmp_path):
-    # A limit of the process stands for the disk's; without a handler its signal would kill. The
-    # first shard fails when it is closed, the second when it is written.
-    code = (
-        "import resource, signal\n"
-        "from bertjax.data import records\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        "for size in (10_000, 10_000_000):\n"
-        "    try:\n"
-        f"        records.write_shard({str(tmp_path / 'shard')!r}, [bytes(size)])\n"
-        "    except OSError as error:\n"
-        "        print(error)\n"
-    )
-    lines = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
-    assert len(lines) == 2
-    for line in lines:
-        assert "File too large: the shard was not written" in line
-        assert str(tmp_path / "shard") in line
-    assert os.listdir(tmp_path) == []
 
 
 def test_records_are_known_again_by_what_is_read_and_not_by_what_is_told_besides():

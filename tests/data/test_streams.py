@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertjax.data import encoding, masking, records, streams
+from bertjax.data import encoding, masking, record_files, records, streams
 from tests import small_records
 
 LENGTH = 8
@@ -48,7 +48,7 @@ def encoded(examples):
 def write(directory, *, counts=COUNTS, predictions=0, length=LENGTH, example=example):
     directory.mkdir(exist_ok=True)
     shards = tuple(
-        records.write_shard(
+        record_files.write_shard(
             directory / f"shard-{shard}.tfrecord",
             encoded(example(shard, place, predictions, length) for place in range(count)),
         )
@@ -354,7 +354,7 @@ def flip_middle_byte(content):
 
 def one_longer():
     longer = [example(5, place, length=LENGTH + 1) for place in range(COUNTS[5])]
-    return b"".join(map(encoding.frame, map(records.encode, longer)))
+    return b"".join(map(encoding.frame, encoded(longer)))
 
 
 def read_both_ways(record_set, message):
@@ -390,7 +390,7 @@ def test_a_number_that_no_table_holds_is_named_with_its_record(tmp_path):
     ):
         rows = [example(1, place, predictions=2) for place in range(4)]
         rows[2][name] = np.array([*rows[2][name][:-1], value])
-        changed = records.write_shard(path, map(records.encode, rows))
+        changed = record_files.write_shard(path, encoded(rows))
         shards = (made.manifest.shards[0], dataclasses.replace(changed, file=path.name))
         manifest = dataclasses.replace(made.manifest, shards=shards)
         read_both_ways(

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from bertjax.data import overlaps, records, tokenizer
+from bertjax.data import overlaps, record_files, records, tokenizer
 from data_pipelines import blocks, build, shards
 from tests import small_byte_bpe
 from tests.data_pipelines import conftest, decoded
@@ -46,7 +46,7 @@ def test_two_processes_write_every_byte_of_one_and_another_seed_writes_others(bu
     assert files(chosen.output) == files(tmp_path / "two")
     changed = dataclasses.replace(chosen, output=str(tmp_path / "other"), random_seed=1)
     build.build(changed)
-    name = records.shard_name(0, 4)
+    name = record_files.shard_name(0, 4)
     assert files(chosen.output)[name] != files(tmp_path / "other")[name]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data import records, tokenizer
+from bertjax.data import record_files, records, tokenizer
 from data_pipelines import build
 from tests.data_pipelines import conftest, test_word_counts
 
@@ -43,7 +43,7 @@ def parsed(directory):
     parts = [
         records.parse_batch(serialized, record_set.manifest)
         for path in record_set.shard_paths
-        for serialized in records.serialized(path).batch(64)
+        for serialized in record_files.serialized(path).batch(64)
     ]
     return {name: np.concatenate([it[name] for it in parts]) for name in parts[0]}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from bertjax.data import masking, records
+from bertjax.data import masking, record_files, records
 from data_pipelines import blocks, pairing, shards, sources, store, used_tokens
 from data_pipelines.objectives import base, packed_sentences
 from tests.data_pipelines import decoded
@@ -215,7 +215,7 @@ def test_what_is_finished_is_not_made_again(new_job, monkeypatch):
     job = new_job()
     counts = paired(job)
     once = [shards.write(index, job, 2, counts) for index in range(2)]
-    path = pathlib.Path(job.directory) / records.shard_name(0, 2)
+    path = pathlib.Path(job.directory) / record_files.shard_name(0, 2)
     content = path.read_bytes()
 
     def never(*args, **kwargs):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from bertjax.data import records
+from bertjax.data import encoding, record_files, records
 from data_pipelines import tfds_metadata
 from tests import small_records
 
@@ -32,8 +32,8 @@ def write(directory, *, static=True, pair_objective="nsp"):
             batch["masked_lm_weights"] = batch["masked_lm_weights"].astype(np.float32)
         if pair_objective != "none":
             batch["next_sentence_labels"] = rng.integers(0, 2, (count, 1))
-        path = directory / records.shard_name(index, len(COUNTS))
-        shards.append(records.write_shard(path, records.encode_batch(batch)))
+        path = directory / record_files.shard_name(index, len(COUNTS))
+        shards.append(record_files.write_shard(path, encoding.encode_batch(batch)))
     manifest = small_records.manifest(
         tokenizer={"kind": "wordpiece", "sha256": "a" * 64, "vocab_size": 300},
         max_seq_length=LENGTH,

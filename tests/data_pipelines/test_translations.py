@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bertjax.data import records
+from bertjax.data import record_files, records
 from data_pipelines import build, sources
 from data_pipelines.options import Options
 from tests import small_records
@@ -45,7 +45,7 @@ def rows(directory):
     parsed = [
         records.parse_batch(batch, manifest)
         for path in records.open(directory).shard_paths
-        for batch in records.serialized(path).batch(1000)
+        for batch in record_files.serialized(path).batch(1000)
     ]
     return {name: np.concatenate([it[name] for it in parsed]) for name in parsed[0]}
 

@@ -11,7 +11,7 @@ from flax import nnx
 
 from bertjax import config as config_lib
 from bertjax import models, tasks, train
-from bertjax.data import records
+from bertjax.data import encoding, record_files, records
 from bertjax.models import encoder, layers
 from bertjax.tasks import base
 from bertjax.training import config_faults
@@ -80,8 +80,8 @@ def write(directory, count, seed):
     shards = []
     for number in range(4):
         values = rng.normal(size=(count, 1, WIDTH)) + 0.3 * rng.normal(size=(count, LENGTH, WIDTH))
-        examples = records.encode_batch({"values": values.astype(np.float32)})
-        shards.append(records.write_shard(directory / f"{number}.tfrecord", examples))
+        examples = encoding.encode_batch({"values": values.astype(np.float32)})
+        shards.append(record_files.write_shard(directory / f"{number}.tfrecord", examples))
     small_records.manifest(
         tokenizer={},
         max_seq_length=LENGTH,
