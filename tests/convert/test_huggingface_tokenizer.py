@@ -89,8 +89,8 @@ def test_tokenizer_json_gives_our_ids_and_has_the_rules(rules):
     theirs = tokenizers.Tokenizer.from_str(written)
     rng = random.Random(0)
     pools = [range(32, 127), range(0x500), range(0x2000, 0x3000), [0x3A3, 0x391, 0x27, 0x61, 0x41]]
-    drawn = ["".join(chr(rng.choice(rng.choice(pools))) for _ in range(20)) for _ in range(300)]
-    for text in [*NASTY, *drawn, *test_normalization.drawn(300)]:
+    drawn = ["".join(chr(rng.choice(rng.choice(pools))) for _ in range(20)) for _ in range(100)]
+    for text in [*NASTY, *drawn, *test_normalization.drawn(100)]:
         wanted = [ours.cls_id, *ours.encode_with_masks(text), ours.sep_id]
         assert theirs.encode(text).ids == wanted, ascii(text)
     pair = theirs.encode("a", "b")
@@ -138,7 +138,7 @@ def test_a_unigram_model_gives_the_same_ids_to_characters_of_all_kinds(casing):
     if "composes" in casing:
         pool += ["a\u0331\u0301", "\u1fb3\u0301", "q\u0307\u0323", *"\u0323\u0301\ua7f2\u32ff"]
     assert sum(piece in ours.vocabulary for piece in "élan") > 2
-    for _ in range(500):
+    for _ in range(200):
         text = "".join(rng.choices(pool, k=rng.randrange(25)))
         assert theirs.encode(text, add_special_tokens=False).ids == ours.encode(text), ascii(text)
     texts = "The unwanted runner", "ran home"

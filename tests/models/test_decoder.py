@@ -183,18 +183,18 @@ def test_a_source_mask_hides_positions_of_the_source_from_the_decoder_alone(tiny
     assert np.any(gradient[:, 0] != 0)
 
 
-@pytest.mark.parametrize("remat", ["dots", "full"])
-def test_rematerialization_changes_nothing_but_memory(tiny, remat):
+def test_rematerialization_changes_nothing_but_memory(tiny):
     batch, key = rows(tiny), jax.random.key(3)
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2}
+    one_layer = {"num_hidden_layers": 1, **dropout}
 
     def gradient(**changes):
-        model = model_of(tiny, **dropout, **changes)
+        model = model_of(tiny, **one_layer, **changes)
         graphdef, params = parameters.split(model)
         loss = lambda params: (nnx.merge(graphdef, params)(batch, key=key) ** 2).mean()  # noqa: E731
         return jax.tree.leaves(jax.jit(jax.grad(loss))(params))
 
-    for ours, plain in zip(gradient(remat=remat), gradient(), strict=True):
+    for ours, plain in zip(gradient(remat="dots"), gradient(), strict=True):
         np.testing.assert_allclose(ours, plain, atol=1e-6)
 
 
