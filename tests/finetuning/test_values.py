@@ -27,7 +27,7 @@ def sizes(config, **changes):
     config.update_from_flattened_dict(
         {"global_batch_size": 32, "log_every_steps": 10, "checkpoint.keep_best": 0}
     )
-    config.schedule.update(warmup_steps=5, peak_learning_rate=3e-3)
+    config.schedule.update(warmup_steps=5, peak_learning_rate=1e-2)
     return config
 
 
@@ -45,7 +45,7 @@ def pretrained(directory, workdir, **model):
     return str(workdir)
 
 
-def finetuned(init_from, directory, workdir, epochs=20.0, **changes):
+def finetuned(init_from, directory, workdir, epochs=5.0, **changes):
     config = sizes(config_lib.default_config())
     config.update(task="finetuning", init_from=init_from)
     config.finetuning.update(
@@ -87,7 +87,7 @@ def test_a_number_and_a_class_of_a_tables_rows_are_learnt(tmp_path):
         )  # fmt: skip
     model = {"embeddings": "columns", "position_embedding": "none", "layer": "pre_norm"}
     start = pretrained(tmp_path / "price" / "train", tmp_path / "run", **model)
-    found = finetuned(start, tmp_path / "price", tmp_path / "numbers", 30.0)
+    found = finetuned(start, tmp_path / "price", tmp_path / "numbers")
     assert found["rmse"] < 0.5 * price.std() and found["mae"] < found["rmse"]
     predicted = np.load(tmp_path / "numbers" / "predictions" / "test.npy")
     assert abs(predicted.mean() - price.mean()) < 1.5  # in the units of the table
@@ -107,7 +107,7 @@ def test_a_forecast_beats_the_last_value_and_is_scored_beside_it(tmp_path):
     )  # fmt: skip
     model = {"embeddings": "patches", "normalized_rows": True}
     start = pretrained(tmp_path / "r" / "train", tmp_path / "run", **model)
-    found = finetuned(start, tmp_path / "r", tmp_path / "tuned", 6.0)
+    found = finetuned(start, tmp_path / "r", tmp_path / "tuned", 2.0)
     assert found["mse"] < 0.3 * found["naive_mse"]
     scaled = (series - series[:600].mean(axis=0)) / series[:600].std(axis=0)
     naive = [
