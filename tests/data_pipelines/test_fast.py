@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from bertjax.data import atomic, records
+from bertjax.data import atomic, encoding
 from data_pipelines import blocks, builders, fast, options, partial_output, shards, sources, store
 from tests.data_pipelines import conftest
 
@@ -104,7 +104,7 @@ def test_a_build_that_was_stopped_anywhere_continues(build, stopped, monkeypatch
             (shards, "pair_block", 2),
             (atomic, "write", 5),
             (shards, "write", 2),
-            (records, "encode_batch", 3),
+            (encoding, "encode_batch", 3),
         )
     ):
         stopped(f"{number}", module=module, name=name, calls=calls)
