@@ -23,10 +23,21 @@ PROGRAM = (
     "import runpy, sys; from bertjax.workdirs import ownership; ownership.HEARTBEAT_SECONDS = 2; "
     "sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
 )
+# A run that stays at a step between two checkpoints, with its heartbeats, until it is killed.
+HELD = f"""
+import time
+from bertjax.training import monitor
+submit = monitor.Monitor.submit
+def held(self, step, *rest):
+    submit(self, step, *rest)
+    time.sleep(3600 if step == 15 else 0)
+monitor.Monitor.submit = held
+{PROGRAM}
+"""
 
 
-def start(environment, module, *arguments, shown=False):
-    command = [sys.executable, "-c", PROGRAM, f"{module}", *map(str, arguments)]
+def start(environment, module, *arguments, shown=False, program=PROGRAM):
+    command = [sys.executable, "-c", program, f"{module}", *map(str, arguments)]
     paths = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(
         command, env=os.environ | paths | environment, cwd=ROOT, text=True,
@@ -89,12 +100,12 @@ def test_a_run_at_a_store_that_fails_and_kills_is_that_of_a_disk(tmp_path, text)
         for path in sorted((local / "records").glob("*.tfrecord")):
             assert store.objects[f"bucket/records/{path.name}"].content == path.read_bytes()
         store.faults = FAULTS
-        killed = start(at_store, *training("gs://bucket"))
+        killed = start(at_store, *training("gs://bucket"), program=HELD)
         wait_for(lambda: has_checkpoint(store, 10), killed)
         second = start(at_store, *training("gs://bucket"))
         _, told = second.communicate(timeout=100)
         assert second.returncode == 1 and "is in use by process" in told, told[-2000:]
-        assert killed.poll() is None, "it ended before it was killed: give it more steps"
+        assert killed.poll() is None
         killed.send_signal(signal.SIGKILL)
         killed.communicate()
         told = succeed(at_store, *training("gs://bucket"))
