@@ -6,7 +6,6 @@ The store is `google_storage`; what is there in the end is what a disk would hol
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import time
@@ -101,13 +100,15 @@ def test_a_run_at_a_store_that_fails_and_kills_is_that_of_a_disk(tmp_path, text)
             assert store.objects[f"bucket/records/{path.name}"].content == path.read_bytes()
         store.faults = FAULTS
         killed = start(at_store, *training("gs://bucket"), program=HELD)
-        wait_for(lambda: has_checkpoint(store, 10), killed)
-        second = start(at_store, *training("gs://bucket"))
-        _, told = second.communicate(timeout=100)
-        assert second.returncode == 1 and "is in use by process" in told, told[-2000:]
-        assert killed.poll() is None
-        killed.send_signal(signal.SIGKILL)
-        killed.communicate()
+        try:
+            wait_for(lambda: has_checkpoint(store, 10), killed)
+            second = start(at_store, *training("gs://bucket"))
+            _, told = second.communicate(timeout=100)
+            assert second.returncode == 1 and "is in use by process" in told, told[-2000:]
+            assert killed.poll() is None
+        finally:
+            killed.kill()
+            killed.communicate()
         told = succeed(at_store, *training("gs://bucket"))
         assert "has an owner" in told and "Resuming at step" in told, told[-6000:]
     assert store.failed > 5
