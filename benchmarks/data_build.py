@@ -72,8 +72,9 @@ def timed_build(
 ) -> dict[str, float]:
     """Builds once in this process and returns the seconds after all imports."""
     # The last two are imported when a build ends; like the script's own imports, they do not count.
-    from data_pipelines import blocks, build, workers
-    from data_pipelines.options import Options
+    from data_pipelines import build, workers
+    from data_pipelines.building import blocks
+    from data_pipelines.building.options import Options
 
     records.import_tensorflow()
     importlib.import_module("tensorflow_datasets")

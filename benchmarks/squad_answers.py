@@ -17,8 +17,8 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 
-from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import squad_files
+from bertjax.tokenization import tokenizer as tokenizers
 
 EXACT = "come back as the original string"
 INSIDE_A_WORD = "do not, but begin or end inside a word"

@@ -22,7 +22,7 @@ import torch
 import transformers
 from absl import app, flags
 
-from bertjax.data import tokenizer
+from bertjax.tokenization import tokenizer
 
 LANGUAGES = ("en", "fr", "ru", "tr", "zh")
 HELD_OUT = 500

@@ -21,7 +21,8 @@ from absl import logging
 
 from benchmarks import pretraining_rows
 from bertjax import evaluate, interactive, jobs, recipes, train
-from bertjax.data import atomic, minimal_pairs, records
+from bertjax.data import minimal_pairs, records
+from bertjax.files import atomic
 from bertjax.finetuning import glue_files
 from bertjax.models import parameters
 from bertjax.workdirs import scalars

@@ -29,8 +29,8 @@ from etils import epath
 
 import bertjax
 from bertjax.cli import command_line
-from bertjax.data import atomic, mounts
 from bertjax.devices import accelerators
+from bertjax.files import atomic, mounts
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 OPTIONAL_PACKAGES = ("libtpu", "tensorflow", "tensorflow-cpu")

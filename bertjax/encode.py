@@ -21,8 +21,10 @@ from jaxtyping import Float
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import path_lists, records, tables, text_lines, unknown_tokens, value_rows
+from bertjax.data import records, text_lines, value_rows
+from bertjax.files import path_lists, tables
 from bertjax.inference import encoding, vector_files
+from bertjax.tokenization import unknown_tokens
 
 OF_EMPTY = "each keeps its row, which is that of [CLS] [SEP]"
 OUTPUT_FLAGS = ("input", "format", "shard_size", "store_texts", "text_column", "id_column")

@@ -27,21 +27,14 @@ from etils import epath
 
 from bertjax import inference, jobs
 from bertjax.cli import command_line, program_flags
-from bertjax.data import (
-    contents,
-    masking,
-    minimal_pairs,
-    parallel_texts,
-    records,
-    sentence_rows,
-    unknown_tokens,
-)
+from bertjax.data import contents, masking, minimal_pairs, parallel_texts, records, sentence_rows
 from bertjax.inference import encoding, likelihood
 from bertjax.jobs import held_out
 from bertjax.models import embedding_sharing, parameters
 from bertjax.scores import minimal_pairs as pair_scores
 from bertjax.scores import parallel
 from bertjax.tasks import base as tasks
+from bertjax.tokenization import unknown_tokens
 from bertjax.training import evaluation, state
 from bertjax.workdirs import reader
 

@@ -16,8 +16,8 @@ from absl import flags
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import token_ids, unknown_tokens
 from bertjax.models import parameters
+from bertjax.tokenization import token_ids, unknown_tokens
 
 
 def fill_mask(

@@ -25,10 +25,12 @@ from jaxtyping import PRNGKeyArray
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import languages, padding, tables, text_lines, unknown_tokens
+from bertjax.data import languages, padding, text_lines
+from bertjax.files import tables
 from bertjax.finetuning import batches, feature_sets, sequences
 from bertjax.models import generation, parameters
 from bertjax.tasks import prediction
+from bertjax.tokenization import unknown_tokens
 
 CHUNK_BATCHES = 16  # batches of texts that are read ahead and sorted by length
 LINE, DRAW = "line", "draw"  # in a batch: the numbers of a row's text and of its draw

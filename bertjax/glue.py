@@ -21,7 +21,7 @@ from etils import epath
 
 from bertjax import train
 from bertjax.cli import command_line, program_flags, recipe_flag
-from bertjax.data import directories
+from bertjax.files import directories
 from bertjax.finetuning import glue_files, glue_submission
 from bertjax.training import config_faults, evaluation, preemption, protocols, trials
 from bertjax.workdirs import scalars

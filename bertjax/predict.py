@@ -25,20 +25,13 @@ from absl import flags
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import (
-    delimiters,
-    json_text,
-    languages,
-    padding,
-    tables,
-    text_encodings,
-    unknown_tokens,
-    value_rows,
-)
+from bertjax.data import languages, padding, value_rows
 from bertjax.data import records as records_lib
+from bertjax.files import delimiters, json_text, tables, text_encodings
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, example_files, feature_sets, values
 from bertjax.tasks import prediction
+from bertjax.tokenization import unknown_tokens
 
 # The number of batches that are read ahead and sorted by length, so that few tokens are padding.
 # Memory does not depend on the length of the input.

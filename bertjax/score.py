@@ -19,8 +19,10 @@ from absl import flags
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import sentence_rows, tables, text_lines, unknown_tokens
+from bertjax.data import sentence_rows, text_lines
+from bertjax.files import tables
 from bertjax.inference import likelihood
+from bertjax.tokenization import unknown_tokens
 
 
 def _define_flags() -> None:

@@ -19,20 +19,12 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import records, tokenizer
-from data_pipelines import (
-    blocks,
-    builders,
-    command_line,
-    deduplication,
-    exact,
-    fast,
-    language_builds,
-    segmenters,
-    sources,
-    tfds_metadata,
-)
-from data_pipelines.options import Options, checked
+from bertjax.data import records
+from bertjax.tokenization import tokenizer
+from data_pipelines import command_line
+from data_pipelines.building import blocks, builders, exact, fast, language_builds, tfds_metadata
+from data_pipelines.building.options import Options, checked
+from data_pipelines.documents import deduplication, segmenters, sources
 from data_pipelines.partial_output import PartialOutput
 from data_pipelines.reports import health, report, report_html
 

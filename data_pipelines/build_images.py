@@ -20,7 +20,8 @@ from etils import epath
 from PIL import Image, UnidentifiedImageError
 
 from bertjax.data import pictures, records
-from data_pipelines import command_line, value_records, value_tables
+from data_pipelines import command_line
+from data_pipelines.values import value_records, value_tables
 
 SCALINGS = ("standard", "imagenet", "half")
 # Source: torchvision, the models' weights; facebookresearch/mae, main_pretrain.py.

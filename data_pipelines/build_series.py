@@ -16,7 +16,8 @@ from absl import logging
 from etils import epath
 
 from bertjax.data import records
-from data_pipelines import command_line, value_records, value_tables
+from data_pipelines import command_line
+from data_pipelines.values import value_records, value_tables
 
 SCALINGS = ("standard", "none")
 

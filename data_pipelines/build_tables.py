@@ -21,7 +21,8 @@ from etils import epath
 from scipy import special
 
 from bertjax.data import records, value_masking
-from data_pipelines import command_line, value_records, value_tables
+from data_pipelines import command_line
+from data_pipelines.values import value_records, value_tables
 
 SCALINGS = ("quantile", "standard", "none")
 CLS, UNKNOWN = "[CLS]", "[UNK]"

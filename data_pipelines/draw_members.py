@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 from etils import epath
 
-from bertjax.data import atomic, tables
+from bertjax.files import atomic, tables
 from data_pipelines import command_line
 from data_pipelines.formats import base
 

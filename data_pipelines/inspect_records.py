@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bertjax.data import atomic, contents, record_files, records, tokenizer
+from bertjax.data import contents, record_files, records
+from bertjax.files import atomic
+from bertjax.tokenization import tokenizer
 from data_pipelines import command_line
 from data_pipelines.reports import health, report, report_html, statistics, value_report
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from bertjax.data import token_ids, tokenizer
+from bertjax.tokenization import token_ids, tokenizer
 from data_pipelines import command_line
 from data_pipelines.reports import losses
 

@@ -18,7 +18,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, directories, json_text
+from bertjax.files import atomic, directories, json_text
 
 TOKENS_KEY, EXAMPLES_KEY = "tokens.json", "examples.json"
 # Directory of the work -> patterns of the names in it. Other names are someone else's.

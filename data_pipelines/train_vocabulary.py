@@ -22,32 +22,27 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import (
+from bertjax.data import mixtures
+from bertjax.files import delimiters, directories, text_encodings
+from bertjax.tokenization import (
     byte_bpe,
-    delimiters,
-    directories,
     letters,
     library_tokenizer,
-    mixtures,
     normalization,
     sentence_piece,
-    text_encodings,
     token_ids,
     tokenizer,
     wordpiece,
 )
-from data_pipelines import (
-    command_line,
+from data_pipelines import command_line, progress
+from data_pipelines.documents import segmenters, sources
+from data_pipelines.reports import by_script, health, losses, scripts
+from data_pipelines.vocabulary import (
     coverage,
-    progress,
-    scripts,
-    segmenters,
-    sources,
     unit_counts,
     vocabulary_entries,
     vocabulary_extension,
 )
-from data_pipelines.reports import by_script, health, losses
 
 # The share of combining marks from which on cutting before them costs much: Vietnamese in NFC has
 # none, Hindi 35%.

@@ -2,8 +2,9 @@
 
 import functools
 
-from bertjax.data import byte_bpe
-from data_pipelines import train_vocabulary, unit_counts
+from bertjax.tokenization import byte_bpe
+from data_pipelines import train_vocabulary
+from data_pipelines.vocabulary import unit_counts
 
 LINES = (
     "the unwanted runner was running, and the other runner ran home.",

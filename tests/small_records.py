@@ -5,7 +5,8 @@ import pathlib
 
 import numpy as np
 
-from bertjax.data import contents, encoding, masking, record_files, records, tokenizer
+from bertjax.data import contents, encoding, masking, record_files, records
+from bertjax.tokenization import tokenizer
 
 WORDS = [f"w{number}" for number in range(90)]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

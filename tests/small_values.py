@@ -8,7 +8,7 @@ from bertjax import config as config_lib
 from bertjax import recipes, train
 from bertjax.data import records
 from bertjax.models import EncoderConfig
-from data_pipelines import value_records
+from data_pipelines.values import value_records
 
 SIZES = {
     **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 0},

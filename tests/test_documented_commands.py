@@ -25,7 +25,7 @@ from bertjax.cli import command_line as programs_line
 from bertjax.jobs import automatic
 from bertjax.training import config_faults
 from data_pipelines import command_line as pipelines_line
-from data_pipelines import options as build_options
+from data_pipelines.building import options as build_options
 from tests import programs
 
 ROOT = pathlib.Path(__file__).parents[1]

@@ -12,14 +12,14 @@ from bertjax import inference, jobs, models, train
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, workdir
 from bertjax.convert.families import modernbert
-from bertjax.data import sentence_piece
 from bertjax.models import embedding_sharing, parameters
 from bertjax.tasks import base as tasks_base
+from bertjax.tokenization import sentence_piece
 from bertjax.training import optim, warm_start
 from tests import programs, small_byte_bpe, small_datasets, small_records
 from tests.convert import weights
-from tests.data import test_sentence_piece
 from tests.data_pipelines import test_train_vocabulary
+from tests.tokenization import test_sentence_piece
 
 pytestmark = [pytest.mark.usefixtures("one_device", "quick_runs"), pytest.mark.slow]
 

@@ -10,7 +10,7 @@ import pytest
 
 from bertjax import config as config_lib
 from bertjax import tasks, train
-from bertjax.data import tokenizer
+from bertjax.tokenization import tokenizer
 from configs import albert, electra, left_to_right_base, mass, modernbert, roberta, xlm_r
 from tests import small_byte_bpe, small_records
 from tests.data_pipelines import test_train_vocabulary

@@ -15,13 +15,14 @@ import pytest
 
 from bertjax import encode, evaluate, fill_mask, inference, train
 from bertjax.convert import __main__ as convert
-from bertjax.data import contents, records, tokenizer
+from bertjax.data import contents, records
 from bertjax.devices import sharding
 from bertjax.inference import encoding, rows
 from bertjax.jobs import pretraining, pretraining_data
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import metrics
+from bertjax.tokenization import tokenizer
 from bertjax.training import evaluation, warm_start
 from bertjax.workdirs import checkpoint, reader
 from configs import smoke

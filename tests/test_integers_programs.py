@@ -5,8 +5,8 @@ import pytest
 
 from bertjax import encode, fill_mask, inference, models
 from bertjax.convert import workdir
-from bertjax.data import tokenizer
 from bertjax.inference import likelihood
+from bertjax.tokenization import tokenizer
 from tests.convert import weights
 
 FIELDS = {"vocab_size": 30, "pad_id": 0, "cls_id": 26, "sep_id": 27, "mask_id": 29}

@@ -4,7 +4,7 @@ import pytest
 
 from bertjax import models, train
 from bertjax.convert import families, formats
-from bertjax.data import tokenizer
+from bertjax.tokenization import tokenizer
 from tests import programs, small_datasets, small_tokenizers
 from tests.convert import weights
 from tests.convert.families import test_families

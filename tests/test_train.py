@@ -10,7 +10,8 @@ import pytest
 
 import bertjax
 from bertjax import evaluate, jobs, train
-from bertjax.data import contents, directories, records, streams
+from bertjax.data import contents, records, streams
+from bertjax.files import directories
 from bertjax.models import weight_masks
 from bertjax.training import monitor, preemption, run_log, starting
 from bertjax.workdirs import checkpoint

@@ -13,7 +13,7 @@ from etils import epath
 
 from bertjax.cli import command_line, program_flags
 from bertjax.compare import page, references, runs
-from bertjax.data import atomic
+from bertjax.files import atomic
 
 
 def define_flags() -> None:

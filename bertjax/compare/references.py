@@ -19,7 +19,7 @@ from etils import epath
 from jaxtyping import Float
 
 from bertjax import config as config_lib
-from bertjax.data import atomic, json_text
+from bertjax.files import atomic, json_text
 
 DIRECTORY = epath.Path(__file__).parent / "curves"
 # The options by which a run is of a reference. Numbers of steps and batches are in the tokens.

@@ -22,7 +22,8 @@ from tensorboardX.proto import event_pb2
 from bertjax import config as config_lib
 from bertjax import tasks
 from bertjax.compare import references as references_lib
-from bertjax.data import contents, json_text, records
+from bertjax.data import contents, records
+from bertjax.files import json_text
 from bertjax.jobs import lengths
 from bertjax.training import writers
 from bertjax.workdirs import reader, scalars

@@ -18,7 +18,7 @@ from etils import epath
 
 from bertjax.cli import command_line
 from bertjax.convert import formats, hub, huggingface_write, model_card, pretrained, workdir
-from bertjax.data import directories
+from bertjax.files import directories
 from bertjax.models import pooling
 from bertjax.workdirs import checkpoint, reader, trained_positions, word_marks
 

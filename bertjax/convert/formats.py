@@ -19,7 +19,7 @@ from bertjax.convert import (
     tensorflow1,
     workdir,
 )
-from bertjax.data import directories
+from bertjax.files import directories
 from bertjax.models import sentence_vectors
 from bertjax.workdirs import checkpoint
 

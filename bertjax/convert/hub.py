@@ -15,7 +15,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic
+from bertjax.files import atomic
 
 MAIN = "main"  # the branch that every repository has
 # In a revision: the step of the checkpoint, and the mark of words that it reached.

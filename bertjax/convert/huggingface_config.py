@@ -17,7 +17,7 @@ from etils import epath
 from bertjax import models
 from bertjax.convert import families, sentence_transformers
 from bertjax.convert.families import base
-from bertjax.data import json_text
+from bertjax.files import json_text
 
 CONFIG_FILE = "config.json"
 MOST_LABELS = 1_000_000  # that are believed: a file could ask for any number of names

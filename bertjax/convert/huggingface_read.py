@@ -26,8 +26,9 @@ from bertjax.convert import (
     sentence_transformers,
 )
 from bertjax.convert.families import base
-from bertjax.data import foreign_files, json_text, tokenizer
+from bertjax.files import foreign_files, json_text
 from bertjax.models import decoder_sharing, sentence_vectors
+from bertjax.tokenization import tokenizer
 
 SAFETENSORS_FILE = "model.safetensors"
 SAFETENSORS_INDEX = "model.safetensors.index.json"

@@ -17,10 +17,9 @@ from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertjax.convert.families import base
-from bertjax.data import (
+from bertjax.files import foreign_files, json_text
+from bertjax.tokenization import (
     added_tokens,
-    foreign_files,
-    json_text,
     library_tokenizer,
     normalization,
     sentence_piece,

@@ -22,8 +22,8 @@ from bertjax.convert import (
     sentence_transformers,
 )
 from bertjax.convert.families import base
-from bertjax.data import tokenizer
 from bertjax.models import decoder_sharing
+from bertjax.tokenization import tokenizer
 
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"

@@ -16,10 +16,10 @@ from flax import nnx
 from bertjax import models
 from bertjax.convert import families
 from bertjax.convert.families import base
-from bertjax.data import tokenizer
 from bertjax.models import decoder as decoder_lib
 from bertjax.models import decoder_sharing, embedding_sharing, parameters, sentence_vectors
 from bertjax.tasks import masked_autoencoder
+from bertjax.tokenization import tokenizer
 
 # Head -> the first names of the paths of its model; all of them must be there.
 PARTS: dict[str, tuple[str, ...]] = {

@@ -23,7 +23,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import foreign_files, json_text
+from bertjax.files import foreign_files, json_text
 from bertjax.models import sentence_vectors
 
 MODULES_FILE = "modules.json"

@@ -21,8 +21,10 @@ from etils import epath
 
 from bertjax.convert import families, names, pretrained
 from bertjax.convert.families import base
-from bertjax.data import foreign_files, json_text, records, sentence_piece, tokenizer, wordpiece
+from bertjax.data import records
+from bertjax.files import foreign_files, json_text
 from bertjax.models import embedding_sharing, encoder, encoder_config, parameters
+from bertjax.tokenization import sentence_piece, tokenizer, wordpiece
 
 Shapes = Mapping[str, Sequence[int]]
 

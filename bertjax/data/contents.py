@@ -14,7 +14,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import Int, UInt64
 
-from bertjax.data import atomic, foreign_files
+from bertjax.files import atomic, foreign_files
 
 FILE = "contents.npz"
 

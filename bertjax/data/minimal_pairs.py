@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from bertjax.data import tables
+from bertjax.files import tables
 
 
 class Continuation(NamedTuple):

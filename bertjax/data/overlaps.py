@@ -8,7 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.data import atomic, records
+from bertjax.data import records
+from bertjax.files import atomic
 
 # From this share of the held-out documents on, an evaluation is of the training data.
 MOST_SHARE = 0.5

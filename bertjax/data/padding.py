@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax.data import tokenizer
+from bertjax.tokenization import tokenizer
 
 # Close together at the lengths that most texts have.
 BUCKETS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)

@@ -1,7 +1,7 @@
 """The objectives of sentence pairs, and the meaning of their labels.
 
 Records are built for one of them, and a model learns one of them or none. Drawing the examples
-belongs to `data_pipelines.pairing`, the loss to `bertjax.tasks`.
+belongs to `data_pipelines.objectives.pairing`, the loss to `bertjax.tasks`.
 """
 
 from __future__ import annotations

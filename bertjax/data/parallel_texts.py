@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bertjax.data import path_lists, tables
+from bertjax.files import path_lists, tables
 
 COLUMNS = ("source", "target")
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from etils import epath
 
-from bertjax.data import atomic, encoding, records
+from bertjax.data import encoding, records
+from bertjax.files import atomic
 
 if TYPE_CHECKING:
     import tensorflow as tf

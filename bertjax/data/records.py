@@ -24,8 +24,9 @@ import numpy as np
 from etils import epath
 from jaxtyping import Int
 
-from bertjax.data import atomic, encoding, foreign_files, hashed_files, json_text
 from bertjax.data import contents as contents_lib
+from bertjax.data import encoding
+from bertjax.files import atomic, foreign_files, hashed_files, json_text
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.data import padding, tokenizer
+from bertjax.data import padding
+from bertjax.tokenization import tokenizer
 
 
 class Row(NamedTuple):

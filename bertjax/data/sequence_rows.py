@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.data import masking, records, tokenizer, word_masking
+from bertjax.data import masking, records, word_masking
+from bertjax.tokenization import tokenizer
 
 # Source: MASS (Song et al. 2019), section 3.1; microsoft/MASS, MASS/src/trainer.py,
 # restricted_mask_sent and shuffle_segments.

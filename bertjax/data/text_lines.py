@@ -9,7 +9,8 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import tables, text_encodings, token_ids
+from bertjax.files import tables, text_encodings
+from bertjax.tokenization import token_ids
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,12 +21,12 @@ from etils import epath
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import evaluation_files, feature_sets
 from bertjax.models import encoder as encoders
 from bertjax.models import lstm
 from bertjax.tasks import base as tasks
 from bertjax.tasks import distillation
+from bertjax.tokenization import tokenizer as tokenizers
 
 TRAIN, DEV, TEST = "train", "dev", "test"
 

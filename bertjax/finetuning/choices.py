@@ -18,12 +18,12 @@ from etils import epath
 from flax import nnx
 from jaxtyping import Int
 
-from bertjax.data import tables
-from bertjax.data import tokenizer as tokenizers
+from bertjax.files import tables
 from bertjax.finetuning import base, example_files, feature_sets
 from bertjax.models import classification
 from bertjax.models import encoder as encoders
 from bertjax.scores import classification as scores
+from bertjax.tokenization import tokenizer as tokenizers
 
 CHOICES = 4
 _LABELS = tuple(map(str, range(CHOICES)))

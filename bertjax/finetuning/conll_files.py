@@ -20,8 +20,8 @@ from absl import logging
 from etils import epath
 from jaxtyping import Int
 
-from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import batches, example_files, feature_sets, tag_schemes
+from bertjax.tokenization import tokenizer as tokenizers
 
 DOCUMENT_START = "-DOCSTART-"
 # Unit of context -> the key that the numbered sentences of a row (or of its pieces) share.

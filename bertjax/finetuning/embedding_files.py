@@ -19,7 +19,7 @@ from absl import logging
 from etils import epath
 from jaxtyping import Float
 
-from bertjax.data import tables
+from bertjax.files import tables
 from bertjax.finetuning import example_files
 from bertjax.scores import probe, retrieval, similarity
 

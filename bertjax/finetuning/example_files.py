@@ -12,7 +12,8 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.data import delimiters, tables, token_ids
+from bertjax.files import delimiters, tables
+from bertjax.tokenization import token_ids
 
 MAX_FAULTS = 10
 # The numbers of lines that are listed for the faults after those.

@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 from jaxtyping import Int
 
-from bertjax.data import tokenizer as tokenizers
+from bertjax.tokenization import tokenizer as tokenizers
 
 # Rows of a list have lengths of their own, so none of them has a name.
 Rows = list[Int[np.ndarray, " _"]]

@@ -18,7 +18,8 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import tables, tfds_datasets
+from bertjax.data import tfds_datasets
+from bertjax.files import tables
 from bertjax.finetuning import example_files, feature_sets
 
 TFDS_PREFIX = "tfds:"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bertjax.data import delimiters, tables
+from bertjax.files import delimiters, tables
 from bertjax.finetuning import (
     base,
     choices,

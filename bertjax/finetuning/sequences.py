@@ -22,7 +22,7 @@ from etils import epath
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.data import delimiters, tables, text_encodings
+from bertjax.files import delimiters, tables, text_encodings
 from bertjax.finetuning import base, batches, example_files, feature_sets, table_files
 from bertjax.models import decoder, generation
 from bertjax.models import encoder as encoders

@@ -22,9 +22,9 @@ from absl import logging
 from etils import epath
 from jaxtyping import Bool, Int
 
-from bertjax.data import json_text
-from bertjax.data import tokenizer as tokenizers
+from bertjax.files import json_text
 from bertjax.finetuning import feature_sets
+from bertjax.tokenization import tokenizer as tokenizers
 
 MAX_FAULTS_SHOWN = 10
 # A misplaced answer is looked for in this number of characters before and after its offset. Those

@@ -13,7 +13,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import delimiters, tables, text_encodings
+from bertjax.files import delimiters, tables, text_encodings
 from bertjax.finetuning import example_files, feature_sets
 
 # Texts, the number, the name of the class or the names of the labels, and where it stands.

@@ -21,7 +21,7 @@ from etils import epath
 from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
 
-from bertjax.data import delimiters, tables, text_encodings
+from bertjax.files import delimiters, tables, text_encodings
 from bertjax.finetuning import (
     base,
     example_files,

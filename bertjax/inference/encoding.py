@@ -19,12 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bertjax.data import languages, padding, unknown_tokens
+from bertjax.data import languages, padding
 from bertjax.devices import sharding
 from bertjax.inference import rows, saved_model
 from bertjax.models import parameters, sentence_encoder, sentence_vectors
 from bertjax.models import pooling as poolings
 from bertjax.tasks import prediction
+from bertjax.tokenization import unknown_tokens
 
 # `last4` concatenates the last four layers: the best feature-based choice of Devlin et al. 2019,
 # table 7, which also has `second_to_last` and `sum4`. `all` begins with the embeddings.

@@ -26,19 +26,13 @@ import numpy as np
 from absl import flags
 from jaxtyping import Array, Float
 
-from bertjax.data import (
-    languages,
-    minimal_pairs,
-    padding,
-    sentence_rows,
-    tokenizer,
-    unknown_tokens,
-)
+from bertjax.data import languages, minimal_pairs, padding, sentence_rows
 from bertjax.devices import sharding
 from bertjax.inference import rows, saved_model
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks
 from bertjax.tasks import hybrid, prediction
+from bertjax.tokenization import tokenizer, unknown_tokens
 
 TEXTS_READ = 1024  # texts in memory at a time, sorted by length
 

@@ -16,8 +16,9 @@ from jax.sharding import Mesh
 from bertjax import jobs
 from bertjax.convert import formats
 from bertjax.convert import workdir as convert_workdir
-from bertjax.data import json_text, languages, tokenizer
+from bertjax.data import languages
 from bertjax.devices import sharding
+from bertjax.files import json_text
 from bertjax.finetuning import base as kinds
 from bertjax.jobs import finetuning as finetuning_job
 from bertjax.models import (
@@ -29,6 +30,7 @@ from bertjax.models import (
 )
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import pretraining, replaced_tokens
+from bertjax.tokenization import tokenizer
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
 SHOWN_TRAININGS = 8

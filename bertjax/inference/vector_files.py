@@ -25,15 +25,10 @@ import tqdm
 from absl import logging
 from etils import epath
 
-from bertjax.data import (
-    atomic,
-    directories,
-    hashed_files,
-    json_text,
-    text_lines,
-    unknown_tokens,
-)
+from bertjax.data import text_lines
+from bertjax.files import atomic, directories, hashed_files, json_text
 from bertjax.inference import encoding, saved_model
+from bertjax.tokenization import unknown_tokens
 from bertjax.workdirs import ownership
 
 MANIFEST_FILE = "manifest.json"

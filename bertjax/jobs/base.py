@@ -14,10 +14,11 @@ import ml_collections
 import numpy as np
 from etils import epath
 
-from bertjax.data import contents, mixtures, tokenizer
+from bertjax.data import contents, mixtures
 from bertjax.jobs import teachers
 from bertjax.jobs.lengths import Phase
 from bertjax.tasks import base as tasks
+from bertjax.tokenization import tokenizer
 
 Batches = Iterator[dict[str, np.ndarray]]
 Outputs = Mapping[str, np.ndarray]

@@ -22,8 +22,8 @@ from bertjax import config as config_lib
 from bertjax import finetuning
 from bertjax.convert import formats
 from bertjax.convert.families import base as families_base
-from bertjax.data import directories, languages, mixtures, padding, records, unknown_tokens
-from bertjax.data import tokenizer as tokenizers
+from bertjax.data import languages, mixtures, padding, records
+from bertjax.files import directories
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import (
     batches,
@@ -41,6 +41,8 @@ from bertjax.models import (
     sentence_vectors,
 )
 from bertjax.tasks import distillation
+from bertjax.tokenization import tokenizer as tokenizers
+from bertjax.tokenization import unknown_tokens
 from bertjax.workdirs import reader
 
 

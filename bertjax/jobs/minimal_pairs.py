@@ -13,8 +13,9 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bertjax.data import languages, minimal_pairs, sentence_rows, tokenizer
+from bertjax.data import languages, minimal_pairs, sentence_rows
 from bertjax.scores import minimal_pairs as pair_scores
+from bertjax.tokenization import tokenizer
 
 MASKING = "token"
 WIDTH = 16  # rows are padded to a multiple of it

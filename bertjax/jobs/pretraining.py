@@ -17,7 +17,6 @@ from bertjax.data import (
     mixtures,
     records,
     sequence_rows,
-    tokenizer,
     translations,
     value_masking,
 )
@@ -25,6 +24,7 @@ from bertjax.jobs import base, held_out, lengths, minimal_pairs, teachers
 from bertjax.jobs.pretraining_data import HELD_OUT, PAIRS, PretrainingData
 from bertjax.models import encoder, encoder_config
 from bertjax.tasks import distillation, pretraining
+from bertjax.tokenization import tokenizer
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
 # A table of this many times the entries of a vocabulary is warned of; padding to 128 is less.

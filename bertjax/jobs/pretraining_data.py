@@ -21,12 +21,12 @@ from bertjax.data import (
     sequence_rows,
     streams,
     synthetic,
-    tokenizer,
     translations,
     value_masking,
 )
 from bertjax.jobs import base, held_out, lengths, minimal_pairs
 from bertjax.models import encoder_config
+from bertjax.tokenization import tokenizer
 
 HELD_OUT, PAIRS = "heldout", "pairs"
 

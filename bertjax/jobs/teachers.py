@@ -12,9 +12,10 @@ from absl import logging
 
 from bertjax import config as config_lib
 from bertjax.convert import formats, pretrained
-from bertjax.data import languages, token_ids, tokenizer
+from bertjax.data import languages
 from bertjax.models import encoder, parameters
 from bertjax.tasks import base as tasks
+from bertjax.tokenization import token_ids, tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from absl import logging
 
-from bertjax.data import atomic
+from bertjax.files import atomic
 
 PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax")
 FLAG_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")

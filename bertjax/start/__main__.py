@@ -18,7 +18,7 @@ import ml_collections
 from absl import flags
 
 from bertjax.cli import command_line, interruptions, program_flags, recipe_flag
-from bertjax.data import tables
+from bertjax.files import tables
 from bertjax.start import commands, sentences
 from bertjax.start import page as page_lib
 from bertjax.training import config_faults

@@ -16,7 +16,8 @@ from typing import Any
 import ml_collections
 
 from bertjax import config as config_lib
-from bertjax.data import atomic, directories, json_text, wordpiece
+from bertjax.files import atomic, directories, json_text
+from bertjax.tokenization import wordpiece
 from bertjax.workdirs import checkpoint
 
 OPTIONS_FILE = "start.json"

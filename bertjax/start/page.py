@@ -8,7 +8,7 @@ from html import escape
 
 from bertjax.compare import page as compare_page
 from bertjax.compare import runs
-from bertjax.data import atomic
+from bertjax.files import atomic
 from bertjax.start import commands
 
 FILE = "index.html"

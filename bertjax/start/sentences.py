@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from etils import epath
 
-from bertjax.data import record_files, records, token_ids, tokenizer
+from bertjax.data import record_files, records
+from bertjax.tokenization import token_ids, tokenizer
 
 MOST_TOKENS = 24  # of a sentence that is shown
 _BEGINS_WORD = ("\u2581", "\u0120")  # of sentencepiece and of byte-level BPE

@@ -16,7 +16,7 @@ from etils import epath
 
 from bertjax import config as config_lib
 from bertjax import jobs
-from bertjax.data import atomic, directories, json_text
+from bertjax.files import atomic, directories, json_text
 from bertjax.training import program as program_lib
 from bertjax.workdirs import scalars
 

@@ -16,7 +16,7 @@ from absl import logging
 from etils import epath
 
 from bertjax.cli import command_line
-from bertjax.data import atomic
+from bertjax.files import atomic
 
 DIRECTORY = "profile"  # in the workdir
 MEMORY_FILE = "memory.prof"

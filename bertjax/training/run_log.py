@@ -16,9 +16,10 @@ from etils import epath
 from bertjax import config as config_lib
 from bertjax import finetuning, jobs, tasks
 from bertjax.convert import families, pretrained
-from bertjax.data import mixtures, tokenizer
+from bertjax.data import mixtures
 from bertjax.devices import sharding
 from bertjax.models import encoder, encoder_config, parameters, placement
+from bertjax.tokenization import tokenizer
 from bertjax.training import planned, program, schedules
 from bertjax.workdirs import reader
 

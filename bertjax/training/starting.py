@@ -18,8 +18,8 @@ from etils import epath
 import bertjax
 from bertjax import config as config_lib
 from bertjax import jobs
-from bertjax.data import directories
 from bertjax.devices import accelerators
+from bertjax.files import directories
 from bertjax.models import weight_masks
 from bertjax.training import (
     evaluation,

@@ -20,7 +20,7 @@ from absl import logging
 from etils import epath
 
 from bertjax import jobs
-from bertjax.data import atomic, directories
+from bertjax.files import atomic, directories
 from bertjax.jobs import finetuning
 from bertjax.training import program as program_lib
 from bertjax.training import protocols, writers

@@ -20,10 +20,10 @@ from jaxtyping import Bool
 
 from bertjax import jobs
 from bertjax.convert import formats, pretrained
-from bertjax.data import token_ids, tokenizer, vocabulary_exchange
 from bertjax.jobs import teachers
 from bertjax.models import embedding_sharing, encoder, parameters
 from bertjax.tasks import base
+from bertjax.tokenization import token_ids, tokenizer, vocabulary_exchange
 from bertjax.training import growth, state
 from bertjax.workdirs import reader, trained_positions
 

@@ -20,7 +20,8 @@ import numpy as np
 from etils import epath
 from matplotlib import colormaps, figure
 
-from bertjax.data import atomic, progress
+from bertjax.data import progress
+from bertjax.files import atomic
 from bertjax.training import preemption, run_writers
 from bertjax.training.run_writers import base, files, sent_scalars
 from bertjax.workdirs import scalars

@@ -27,7 +27,7 @@ from absl import logging
 from etils import epath
 from jax.experimental import multihost_utils
 
-from bertjax.data import atomic
+from bertjax.files import atomic
 from bertjax.models import parameters
 from bertjax.workdirs import checkpoint_storage as storage
 

@@ -29,7 +29,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
 from bertjax import config as config_lib
-from bertjax.data import atomic, foreign_files, json_text, mounts
+from bertjax.files import atomic, foreign_files, json_text, mounts
 from bertjax.models import parameters
 
 PARAMS, OPT_STATE, EMA, META = "params", "opt_state", "ema", "meta"

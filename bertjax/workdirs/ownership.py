@@ -20,7 +20,7 @@ from typing import IO
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, directories, foreign_files, mounts
+from bertjax.files import atomic, directories, foreign_files, mounts
 
 FILE = "owner.json"  # in the workdir
 HEARTBEAT_SECONDS = 20.0

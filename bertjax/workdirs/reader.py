@@ -17,8 +17,10 @@ from etils import epath
 from jax.sharding import Mesh
 
 from bertjax import config as config_lib
-from bertjax.data import atomic, records, tokenizer
+from bertjax.data import records
+from bertjax.files import atomic
 from bertjax.models import embedding_sharing, encoder_config, lora, parameters
+from bertjax.tokenization import tokenizer
 from bertjax.workdirs import checkpoint
 
 VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir

@@ -14,7 +14,7 @@ from typing import Any, SupportsFloat
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, foreign_files, json_text
+from bertjax.files import atomic, foreign_files, json_text
 
 FILE = "metrics.jsonl"  # in the workdir
 

@@ -30,20 +30,13 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bertjax.data import records
-from data_pipelines import (
-    blocks,
-    builders,
-    command_line,
-    deduplication,
-    examples,
-    pairing,
-    shards,
-    sources,
-    workers,
-)
 from data_pipelines import build as local
+from data_pipelines import command_line, workers
 from data_pipelines.beam import work
-from data_pipelines.options import Options
+from data_pipelines.building import blocks, builders, shards
+from data_pipelines.building.options import Options
+from data_pipelines.documents import deduplication, sources
+from data_pipelines.objectives import examples, pairing
 from data_pipelines.partial_output import PartialOutput
 from data_pipelines.reports import report, statistics
 

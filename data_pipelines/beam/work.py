@@ -25,9 +25,11 @@ import apache_beam
 import numpy as np
 from etils import epath
 
-from bertjax.data import atomic, record_files
-from data_pipelines import blocks, builders, examples, pairing, shards, sources
-from data_pipelines.objectives import base
+from bertjax.data import record_files
+from bertjax.files import atomic
+from data_pipelines.building import blocks, builders, shards
+from data_pipelines.documents import sources
+from data_pipelines.objectives import base, examples, pairing
 
 # The results of the steps, in the scratch directory.
 TOKENS_FILE, PAIRS_FILE, RECORDS_FILE = "tokens.json", "pairs.json", "records.json"

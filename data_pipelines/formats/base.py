@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from bertjax.data import delimiters, text_encodings
+from bertjax.files import delimiters, text_encodings
 from data_pipelines.formats import input_files
 
 SPLITS = ("all", "train", "heldout")

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from etils import epath
 
-from bertjax.data import tables, text_encodings
+from bertjax.files import tables, text_encodings
 
 PLACES_KEPT = 5
 # The name of standard input in a list of files, and its file.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data import foreign_files
+from bertjax.files import foreign_files
 from data_pipelines.formats import base, input_files, text_files
 
 

@@ -1,7 +1,7 @@
 """Tables to documents: a row of CSV or TSV, a line of JSON or a row of Parquet is a document.
 
 `text_field` names the column that holds the text; a dotted path reaches into nested fields of JSON
-and Parquet. How rows are read belongs to `bertjax.data.tables`.
+and Parquet. How rows are read belongs to `bertjax.files.tables`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from bertjax.data import delimiters, tables
+from bertjax.files import delimiters, tables
 from data_pipelines.formats import base, input_files, integers, text_files
 
 # Faults of rows -> their names in the log; a row that is not CSV ends the reading.

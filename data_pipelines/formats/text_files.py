@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from bertjax.data import text_encodings
+from bertjax.files import text_encodings
 from data_pipelines.formats import base, input_files
 
 LONGEST_LINE_BYTES = 1 << 20

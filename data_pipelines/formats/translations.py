@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from bertjax.data import parallel_texts, tables, translations
+from bertjax.data import parallel_texts, translations
+from bertjax.files import tables
 from data_pipelines.formats import base, input_files, text_files
 
 NAME = "translations"

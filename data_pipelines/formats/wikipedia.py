@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
 
-from bertjax.data import text_encodings
+from bertjax.files import text_encodings
 from data_pipelines.formats import base, input_files, text_files
 
 LEFT_OUT_SECTIONS = {

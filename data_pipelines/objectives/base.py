@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float, Int
 
-from data_pipelines import examples
+from data_pipelines.objectives import examples
 
 # The packing of several examples in a row; the others put one example in each.
 BEST_FIT = "best_fit"

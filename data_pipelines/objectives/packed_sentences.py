@@ -16,8 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from data_pipelines import examples
-from data_pipelines.objectives import base
+from data_pipelines.objectives import base, examples
 
 PACKINGS = ("doc_sentences", "full_sentences", base.BEST_FIT)
 

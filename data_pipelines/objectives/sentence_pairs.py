@@ -16,8 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int
 
-from data_pipelines import examples
-from data_pipelines.objectives import base
+from data_pipelines.objectives import base, examples
 
 # next_sentence_label; sentence order writes 1 for a swapped pair as well.
 IS_NEXT, IS_RANDOM = 0, 1

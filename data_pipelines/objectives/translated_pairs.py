@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_pipelines import examples
-from data_pipelines.objectives import base
+from data_pipelines.objectives import base, examples
 
 
 def draft(block: base.Block, options: base.PairOptions) -> base.Drafts:

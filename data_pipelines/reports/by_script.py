@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from bertjax.data import tokenizer
-from data_pipelines import scripts
-from data_pipelines.reports import distinct
+from bertjax.tokenization import tokenizer
+from data_pipelines.reports import distinct, scripts
 
 # A script is shown from this share of the characters on, or if this share of all tokens is its
 # [UNK].

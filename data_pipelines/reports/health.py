@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bertjax.data import masking, records, tokenizer
-from data_pipelines import pairing
+from bertjax.data import masking, records
+from bertjax.tokenization import tokenizer
+from data_pipelines.objectives import pairing
 from data_pipelines.reports import losses
 
 # English under its own vocabulary has below 0.1%: a few emoji and foreign letters.

@@ -9,7 +9,7 @@ import dataclasses
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 
-from bertjax.data import normalization, tokenizer, wordpiece
+from bertjax.tokenization import normalization, tokenizer, wordpiece
 from data_pipelines.reports import distinct
 
 EXAMPLES_SHOWN = 3

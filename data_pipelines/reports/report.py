@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bertjax.data import record_files, records, tokenizer
-from data_pipelines import pairing
+from bertjax.data import record_files, records
+from bertjax.tokenization import tokenizer
+from data_pipelines.objectives import pairing
 from data_pipelines.reports import by_script, health, losses
 from data_pipelines.reports import statistics as statistics_lib
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from bertjax.data import contents, masking, records, tokenizer
-from data_pipelines import pairing, scripts
-from data_pipelines.reports import by_script, distinct, losses
+from bertjax.data import contents, masking, records
+from bertjax.tokenization import tokenizer
+from data_pipelines.objectives import pairing
+from data_pipelines.reports import by_script, distinct, losses, scripts
 
 # A shorter line that comes twice ("Yes.", "Chapter II", "* * *") says nothing about a corpus.
 MIN_LINE_CHARACTERS = 20

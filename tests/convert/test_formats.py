@@ -7,7 +7,7 @@ from etils import epath
 
 from bertjax.convert import formats, huggingface_read
 from bertjax.convert.families import bert
-from bertjax.data import directories
+from bertjax.files import directories
 from bertjax.workdirs import checkpoint_storage as storage
 from tests.convert import weights
 

@@ -9,8 +9,8 @@ import pytest
 
 from bertjax import inference, models
 from bertjax.convert import formats, huggingface_config
-from bertjax.data import tokenizer
 from bertjax.finetuning import squad_files, table_files
+from bertjax.tokenization import tokenizer
 from bertjax.workdirs import checkpoint
 from tests import small_tokenizers
 from tests.convert import weights

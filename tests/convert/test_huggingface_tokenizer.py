@@ -10,10 +10,10 @@ import tokenizers
 
 from bertjax.convert import huggingface_tokenizer
 from bertjax.convert.families import albert, bert
-from bertjax.data import normalization, sentence_piece, spelled_rules, tokenizer
-from data_pipelines import vocabulary_entries
+from bertjax.tokenization import normalization, sentence_piece, spelled_rules, tokenizer
+from data_pipelines.vocabulary import vocabulary_entries
 from tests import small_byte_bpe
-from tests.data import test_normalization, test_sentence_piece
+from tests.tokenization import test_normalization, test_sentence_piece
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "C"]
 LETTERS = [chr(code) for code in range(33, 0x500) if chr(code).split()]

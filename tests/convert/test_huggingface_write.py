@@ -10,9 +10,9 @@ import safetensors.numpy
 
 from bertjax.convert import __main__ as convert
 from bertjax.convert import formats, huggingface_read, huggingface_write, pretrained
-from bertjax.data import sentence_piece
+from bertjax.tokenization import sentence_piece
 from tests.convert import weights
-from tests.data import test_sentence_piece
+from tests.tokenization import test_sentence_piece
 
 
 def test_the_library_reads_the_weights_and_tied_ones_stand_once(tmp_path):

@@ -18,8 +18,9 @@ from etils import epath
 
 from bertjax.convert import names, pretrained, tensorflow1, workdir
 from bertjax.convert.families import bert
-from bertjax.data import records, tokenizer
+from bertjax.data import records
 from bertjax.models import EncoderConfig
+from bertjax.tokenization import tokenizer
 from tests.convert import released_checkpoint
 
 tf = records.import_tensorflow()

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from bertjax.data import tokenizer
-from data_pipelines import examples
-from data_pipelines.options import Options
+from bertjax.tokenization import tokenizer
+from data_pipelines.building.options import Options
+from data_pipelines.objectives import examples
 
 # The pairs of BERT, once over the corpus.
 PAIRS = {

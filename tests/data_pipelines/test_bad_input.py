@@ -5,7 +5,8 @@ import resource
 
 import pytest
 
-from bertjax.data import records, tokenizer
+from bertjax.data import records
+from bertjax.tokenization import tokenizer
 from data_pipelines import build
 from data_pipelines.reports import report
 from tests.data_pipelines import conftest, decoded

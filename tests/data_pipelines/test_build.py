@@ -11,8 +11,10 @@ import time
 import numpy as np
 import pytest
 
-from bertjax.data import overlaps, record_files, records, tokenizer
-from data_pipelines import blocks, build, shards
+from bertjax.data import overlaps, record_files, records
+from bertjax.tokenization import tokenizer
+from data_pipelines import build
+from data_pipelines.building import blocks, shards
 from tests import small_byte_bpe
 from tests.data_pipelines import conftest, decoded
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from bertjax.data import records, streams
-from data_pipelines import build_series, value_tables
+from data_pipelines import build_series
+from data_pipelines.values import value_tables
 
 STEPS = 200
 

@@ -11,7 +11,8 @@ from pyarrow import parquet
 from sklearn import preprocessing
 
 from bertjax.data import records, streams, value_masking
-from data_pipelines import build_tables, value_records
+from data_pipelines import build_tables
+from data_pipelines.values import value_records
 
 ROWS = 300
 

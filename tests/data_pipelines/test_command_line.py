@@ -10,9 +10,9 @@ from data_pipelines import (
     command_line,
     inspect_records,
     inspect_vocabulary,
-    options,
     train_vocabulary,
 )
+from data_pipelines.building import options
 from tests import programs
 
 REQUIRED = ["--input=a", "--output=b"]

@@ -4,7 +4,8 @@ import collections
 
 import pytest
 
-from data_pipelines import draw_members, sources
+from data_pipelines import draw_members
+from data_pipelines.documents import sources
 
 CLUSTERS = {
     f"c{n}": [f"{'ACDEFGHIKL'[n % 10]}{'M' * m}K" for m in range(1 + n % 5)] for n in range(100)

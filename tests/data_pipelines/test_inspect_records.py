@@ -5,7 +5,8 @@ import shutil
 import numpy as np
 import pytest
 
-from bertjax.data import contents, encoding, records, tokenizer
+from bertjax.data import contents, encoding, records
+from bertjax.tokenization import tokenizer
 from data_pipelines import build, inspect_records
 from tests import small_records
 from tests.data_pipelines import conftest

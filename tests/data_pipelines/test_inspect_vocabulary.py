@@ -1,4 +1,4 @@
-from bertjax.data import tokenizer
+from bertjax.tokenization import tokenizer
 from data_pipelines import inspect_vocabulary
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "クラフ", "グラフ", "cafe", "##s", "("]

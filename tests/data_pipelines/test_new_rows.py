@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from absl import flags
 
-from bertjax.data import masking, records, tokenizer
-from data_pipelines import build, command_line, examples, pairing, sources
+from bertjax.data import masking, records
+from bertjax.tokenization import tokenizer
+from data_pipelines import build, command_line
+from data_pipelines.building.options import Options
+from data_pipelines.documents import sources
 from data_pipelines.formats import base as format_base
-from data_pipelines.objectives import base
-from data_pipelines.options import Options
+from data_pipelines.objectives import base, examples, pairing
 from data_pipelines.reports import report
 from tests.data_pipelines import conftest, decoded
 

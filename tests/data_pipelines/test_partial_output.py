@@ -2,7 +2,8 @@ import os
 
 import pytest
 
-from bertjax.data import directories, records
+from bertjax.data import records
+from bertjax.files import directories
 from data_pipelines import partial_output
 
 TOKENS, EXAMPLES = {"input": "text", "vocabulary": "a"}, {"input": "text", "seed": 1}

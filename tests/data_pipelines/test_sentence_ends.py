@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from bertjax.data import record_files, records, tokenizer
+from bertjax.data import record_files, records
+from bertjax.tokenization import tokenizer
 from data_pipelines import build
 from tests.data_pipelines import conftest, test_word_counts
 

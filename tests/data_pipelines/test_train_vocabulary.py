@@ -10,15 +10,11 @@ import unicodedata
 
 import pytest
 
-from bertjax.data import directories, tokenizer
-from data_pipelines import (
-    coverage,
-    progress,
-    train_vocabulary,
-    unit_counts,
-    vocabulary_entries,
-)
-from tests.data import test_normalization
+from bertjax.files import directories
+from bertjax.tokenization import tokenizer
+from data_pipelines import progress, train_vocabulary
+from data_pipelines.vocabulary import coverage, unit_counts, vocabulary_entries
+from tests.tokenization import test_normalization
 
 
 def options(text_file, output, **changes):

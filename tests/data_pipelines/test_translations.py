@@ -8,8 +8,9 @@ import pytest
 from etils import epath
 
 from bertjax.data import record_files, records
-from data_pipelines import build, sources
-from data_pipelines.options import Options
+from data_pipelines import build
+from data_pipelines.building.options import Options
+from data_pipelines.documents import sources
 from tests import small_records
 
 PAIRS = [(f"w{n} w{n + 1} w{n + 2}", f"w{n + 20} w{n + 21}") for n in range(30)]

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from bertjax.data import records, sentence_piece, streams, tokenizer
+from bertjax.data import records, streams
+from bertjax.tokenization import sentence_piece, tokenizer
 from data_pipelines import build
 from tests import small_byte_bpe
-from tests.data import test_sentence_piece
 from tests.data_pipelines import conftest
+from tests.tokenization import test_sentence_piece
 
 TEXTS = [
     "don't stop--now, or (perhaps) never.",

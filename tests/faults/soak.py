@@ -45,7 +45,8 @@ from etils import epath
 
 from bertjax import jobs, train
 from bertjax.cli import command_line, interruptions
-from bertjax.data import atomic, records
+from bertjax.data import records
+from bertjax.files import atomic
 from bertjax.workdirs import checkpoint, ownership
 from tests import recorded_run, small_records
 from tests.faults import google_storage

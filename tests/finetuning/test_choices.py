@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bertjax.data import tokenizer
 from bertjax.finetuning import choices
+from bertjax.tokenization import tokenizer
 
 Example = choices.Example
 

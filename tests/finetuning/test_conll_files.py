@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from bertjax.data import wordpiece
 from bertjax.finetuning import batches, conll_files
+from bertjax.tokenization import wordpiece
 from tests import small_byte_bpe
 
 CONLL_2003 = """\

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bertjax.data import tokenizer
 from bertjax.finetuning import feature_sets
+from bertjax.tokenization import tokenizer
 from tests import small_byte_bpe
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

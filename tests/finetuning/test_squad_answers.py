@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from bertjax.data import tokenizer
 from bertjax.finetuning import spans, squad_files
+from bertjax.tokenization import tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "who", "."]

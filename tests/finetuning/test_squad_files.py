@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from bertjax.data import tokenizer
 from bertjax.finetuning import squad_files
+from bertjax.tokenization import tokenizer
 from tests import small_byte_bpe
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from bertjax import evaluate, inference
-from bertjax.data import minimal_pairs, tokenizer
+from bertjax.data import minimal_pairs
 from bertjax.data.minimal_pairs import Continuation
 from bertjax.inference import likelihood
 from bertjax.models import parameters
 from bertjax.tasks import hybrid, next_token, pretraining
+from bertjax.tokenization import tokenizer
 from tests import small_byte_bpe, small_modules, small_records
 from tests.conftest import TINY
 

@@ -12,9 +12,10 @@ import pytest
 
 from bertjax import evaluate, inference
 from bertjax.convert import workdir as workdirs
-from bertjax.data import minimal_pairs, sentence_rows, tokenizer
+from bertjax.data import minimal_pairs, sentence_rows
 from bertjax.inference import likelihood
 from bertjax.scores import minimal_pairs as pair_scores
+from bertjax.tokenization import tokenizer
 from tests import programs, small_records
 from tests.convert import weights
 

@@ -3,9 +3,9 @@ import pytest
 
 from bertjax import evaluate, inference
 from bertjax.convert import workdir as workdirs
-from bertjax.data import tokenizer
 from bertjax.inference import encoding
 from bertjax.scores import parallel
+from bertjax.tokenization import tokenizer
 from tests import programs, small_records
 from tests.convert import weights
 

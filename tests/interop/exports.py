@@ -10,8 +10,8 @@ import numpy as np
 
 from bertjax import models
 from bertjax.convert import families, names, pretrained
-from bertjax.data import letters, library_tokenizer
 from bertjax.models import parameters
+from bertjax.tokenization import letters, library_tokenizer
 from tests import small_byte_bpe, small_records
 from tests.convert import outputs, weights
 from tests.convert.families import test_families

@@ -11,7 +11,7 @@ import tokenizers  # noqa: E402
 
 from bertjax.convert import families, formats, huggingface_tokenizer  # noqa: E402
 from bertjax.convert import workdir as convert_workdir  # noqa: E402
-from bertjax.data import tokenizer  # noqa: E402
+from bertjax.tokenization import tokenizer  # noqa: E402
 from bertjax.workdirs import reader  # noqa: E402
 from tests import small_tokenizers  # noqa: E402
 from tests.convert import weights  # noqa: E402

@@ -13,13 +13,13 @@ from transformers.convert_slow_tokenizer import SLOW_TO_FAST_CONVERTERS  # noqa:
 
 from bertjax.convert import families, formats, huggingface_tokenizer  # noqa: E402
 from bertjax.convert.families import bert  # noqa: E402
-from bertjax.data import sentence_piece  # noqa: E402
+from bertjax.tokenization import sentence_piece  # noqa: E402
 from tests import small_byte_bpe  # noqa: E402
 from tests.convert import test_huggingface_tokenizer, weights  # noqa: E402
-from tests.data import test_added_tokens as added  # noqa: E402
-from tests.data import test_normalization, test_sentence_piece  # noqa: E402
 from tests.data_pipelines import test_train_vocabulary  # noqa: E402
 from tests.interop import exports  # noqa: E402
+from tests.tokenization import test_added_tokens as added  # noqa: E402
+from tests.tokenization import test_normalization, test_sentence_piece  # noqa: E402
 
 BYTES = [
     *("", " ", "The runner, ran\n\n to  the 博 tree!", "the <mask> ran<mask>."),

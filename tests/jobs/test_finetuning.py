@@ -12,8 +12,8 @@ from etils import epath
 
 from bertjax import jobs
 from bertjax.convert import huggingface_write, workdir
-from bertjax.data import directories
 from bertjax.devices import sharding
+from bertjax.files import directories
 from bertjax.finetuning import choices, conll_files, spans, tag_schemes, tags, texts
 from bertjax.jobs import finetuning
 from bertjax.models import lora, parameters, sentence_vectors

@@ -12,9 +12,9 @@ import unicodedata
 
 import pytest
 
-from bertjax.data import tokenizer
+from bertjax.tokenization import tokenizer
 from data_pipelines import build, train_vocabulary
-from data_pipelines.options import Options
+from data_pipelines.building.options import Options
 
 HERE = pathlib.Path(__file__).parent
 TEXTS = {

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from bertjax import recipes
-from bertjax.data import directories
+from bertjax.files import directories
 from bertjax.start import __main__ as program
 from bertjax.start import commands
 from bertjax.workdirs import ownership

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from bertjax.data import sentence_piece, tokenizer
 from bertjax.start import sentences
+from bertjax.tokenization import sentence_piece, tokenizer
 from tests import small_records
 
 JAPANESE = (

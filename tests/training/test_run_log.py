@@ -3,11 +3,11 @@
 from bertjax import config as config_lib
 from bertjax import finetuning, recipes
 from bertjax.convert import huggingface_tokenizer
-from bertjax.data import sentence_piece, tokenizer
 from bertjax.models import placement
+from bertjax.tokenization import sentence_piece, tokenizer
 from bertjax.training import run_log
 from tests import small_records
-from tests.data import test_sentence_piece
+from tests.tokenization import test_sentence_piece
 
 
 def finetuned(dataset, **options):

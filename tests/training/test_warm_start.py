@@ -16,10 +16,10 @@ from flax import nnx
 from bertjax import config as config_lib
 from bertjax import jobs, models, recipes, train
 from bertjax.convert import pretrained
-from bertjax.data import tokenizer
 from bertjax.devices import sharding
 from bertjax.models import embedding_sharing, parameters
 from bertjax.tasks import next_token, pretraining, replaced_tokens, span_boundary
+from bertjax.tokenization import tokenizer
 from bertjax.training import starting, state, warm_start
 from bertjax.workdirs import checkpoint, reader
 from configs import smoke

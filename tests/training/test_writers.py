@@ -12,8 +12,8 @@ from absl import logging as absl_logging
 from matplotlib import image
 from tensorboardX.proto import event_pb2
 
-from bertjax.data import atomic
 from bertjax.devices import accelerators
+from bertjax.files import atomic
 from bertjax.training import writers
 
 SCALARS = {"train/loss": 7.25, "train/learning_rate": 1e-4, "perf/tokens_per_second": 1234.0}

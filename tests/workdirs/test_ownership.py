@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bertjax.data import directories
+from bertjax.files import directories
 from bertjax.training.run_writers import sent_scalars
 from bertjax.workdirs import ownership, scalars
 

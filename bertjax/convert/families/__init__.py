@@ -23,7 +23,7 @@ from bertjax.convert.families import (
     vit_mae,
     xlm,
 )
-from bertjax.data import tokenizer
+from bertjax.tokenization import tokenizer
 
 # Name -> family: the model_type of config.json, behind that of its parts if it has any. Where
 # several hold an encoder, the first is written.

@@ -15,7 +15,7 @@ from bertjax import models
 from bertjax.convert import names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
-from bertjax.data import sentence_piece, wordpiece
+from bertjax.tokenization import sentence_piece, wordpiece
 
 ARCHITECTURES = bert.classes("Albert", others={"pretraining": "AlbertForPreTraining"})
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertjax import models
 from bertjax.convert import names
-from bertjax.data import sentence_piece, token_ids
+from bertjax.tokenization import sentence_piece, token_ids
 
 # Fields of EncoderConfig that say how something is computed, not what: no file tells them.
 HOW = (

@@ -12,7 +12,7 @@ from typing import Any
 from bertjax.convert import names
 from bertjax.convert.families import base
 from bertjax.convert.names import Name
-from bertjax.data import byte_bpe, sentence_piece, wordpiece
+from bertjax.tokenization import byte_bpe, sentence_piece, wordpiece
 
 # Head -> the class of transformers; `transformers.Auto*` find it by this name.
 ARCHITECTURES: dict[str, str] = {

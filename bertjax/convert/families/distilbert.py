@@ -11,7 +11,7 @@ from typing import Any
 from bertjax.convert import names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
-from bertjax.data import wordpiece
+from bertjax.tokenization import wordpiece
 
 ARCHITECTURES = bert.classes("DistilBert")
 

@@ -20,8 +20,8 @@ from bertjax import models
 from bertjax.convert import names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
-from bertjax.data import wordpiece
 from bertjax.models import rotary
+from bertjax.tokenization import wordpiece
 
 ARCHITECTURES: dict[str, str] = {
     "masked_lm": "EsmForMaskedLM",

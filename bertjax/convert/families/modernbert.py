@@ -16,7 +16,7 @@ from bertjax import models
 from bertjax.convert import names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
-from bertjax.data import byte_bpe, sentence_piece, wordpiece
+from bertjax.tokenization import byte_bpe, sentence_piece, wordpiece
 
 ARCHITECTURES = bert.classes("ModernBert")
 

@@ -15,7 +15,7 @@ from typing import Any
 from bertjax.convert import names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
-from bertjax.data import byte_bpe, sentence_piece, token_ids, wordpiece
+from bertjax.tokenization import byte_bpe, sentence_piece, token_ids, wordpiece
 
 ARCHITECTURES = bert.classes("Roberta")
 PAD_ID = 1

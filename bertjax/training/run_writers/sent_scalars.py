@@ -15,7 +15,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.data import atomic, foreign_files
+from bertjax.files import atomic, foreign_files
 from bertjax.training.run_writers import base
 
 FILE = "writers.json"  # in the workdir

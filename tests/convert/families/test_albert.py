@@ -8,7 +8,7 @@ import pytest
 from bertjax.convert import formats
 from bertjax.convert.families import albert
 from tests.convert import released_checkpoint
-from tests.data import test_sentence_piece
+from tests.tokenization import test_sentence_piece
 
 HIDDEN, WIDTH, INTERMEDIATE, VOCABULARY = 4, 3, 6, 12
 # As the released albert_config.json has them.

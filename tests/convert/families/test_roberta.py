@@ -10,11 +10,11 @@ import sentencepiece
 from bertjax import models, recipes
 from bertjax.convert import families, huggingface_tokenizer, pretrained
 from bertjax.convert.families import roberta
-from bertjax.data import sentence_piece, tokenizer
+from bertjax.tokenization import sentence_piece, tokenizer
 from bertjax.training import run_log
 from tests import small_byte_bpe, small_records
-from tests.data import test_sentence_piece
 from tests.data_pipelines import test_train_vocabulary
+from tests.tokenization import test_sentence_piece
 
 # The ids that were published with the released models, of their whole rows.
 # Source: fairseq, examples/xlmr/README.md; the card of camembert-base.

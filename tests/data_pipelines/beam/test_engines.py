@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from data_pipelines import blocks
 from data_pipelines import build as local
-from data_pipelines.options import Options
+from data_pipelines.building import blocks
+from data_pipelines.building.options import Options
 from tests.data_pipelines.conftest import made_up_text
 
 # A group, and so a block and a task, for each file of little text.

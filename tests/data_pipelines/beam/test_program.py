@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from bertjax.data import records
-from data_pipelines import blocks, builders, fast, shards
 from data_pipelines import build as local
 from data_pipelines.beam import program, work
-from data_pipelines.options import Options
+from data_pipelines.building import blocks, builders, fast, shards
+from data_pipelines.building.options import Options
 from tests.data_pipelines.conftest import made_up_text
 
 BLOCKED = (

@@ -5,8 +5,8 @@ import hypothesis
 import numpy as np
 from hypothesis import strategies
 
-from data_pipelines import shards
 from data_pipelines.beam import work
+from data_pipelines.building import shards
 
 
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=50)

@@ -5,8 +5,11 @@ import gzip
 import numpy as np
 import pytest
 
-from bertjax.data import records, tokenizer
-from data_pipelines import build, options, sources, train_vocabulary
+from bertjax.data import records
+from bertjax.tokenization import tokenizer
+from data_pipelines import build, train_vocabulary
+from data_pipelines.building import options
+from data_pipelines.documents import sources
 from data_pipelines.formats import fasta
 
 PROTEINS = ">sp|P1 first\nMKTAYI\nAKQR\n\n>P2\nACD EF*\n; a comment\n>P3\n"

@@ -7,7 +7,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from data_pipelines import build, sources
+from data_pipelines import build
+from data_pipelines.documents import sources
 from data_pipelines.formats import input_files
 from tests.data_pipelines import conftest, decoded
 

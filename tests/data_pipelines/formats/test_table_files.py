@@ -7,8 +7,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bertjax.data import tables
-from data_pipelines import sources
+from bertjax.files import tables
+from data_pipelines.documents import sources
 from data_pipelines.formats import base, input_files
 
 

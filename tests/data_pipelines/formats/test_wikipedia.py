@@ -6,7 +6,7 @@ from xml.sax import saxutils
 
 import pytest
 
-from data_pipelines import sources
+from data_pipelines.documents import sources
 from data_pipelines.formats import base, input_files, wikipedia
 
 ARTICLE = """{{Short description|Made-up river}}

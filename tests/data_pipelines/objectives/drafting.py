@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from data_pipelines import examples, pairing
-from data_pipelines.objectives import base
+from data_pipelines.objectives import base, examples, pairing
 from tests.data_pipelines import conftest
 
 BUDGET = 29

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from data_pipelines import examples, pairing
-from data_pipelines.objectives import packed_sentences
+from data_pipelines.objectives import examples, packed_sentences, pairing
 from tests.data_pipelines.objectives import drafting
 
 

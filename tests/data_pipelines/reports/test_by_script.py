@@ -3,9 +3,12 @@ import json
 import numpy as np
 import pytest
 
-from bertjax.data import tokenizer
-from data_pipelines import blocks, scripts, sources, train_vocabulary, unit_counts
-from data_pipelines.reports import by_script, statistics
+from bertjax.tokenization import tokenizer
+from data_pipelines import train_vocabulary
+from data_pipelines.building import blocks
+from data_pipelines.documents import sources
+from data_pipelines.reports import by_script, scripts, statistics
+from data_pipelines.vocabulary import unit_counts
 from tests import small_byte_bpe
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

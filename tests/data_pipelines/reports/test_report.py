@@ -3,7 +3,8 @@ import types
 
 import numpy as np
 
-from bertjax.data import records, tokenizer
+from bertjax.data import records
+from bertjax.tokenization import tokenizer
 from data_pipelines.reports import report
 from tests import small_byte_bpe, small_records
 

@@ -4,7 +4,8 @@ import pickle
 import numpy as np
 import pytest
 
-from bertjax.data import masking, tokenizer
+from bertjax.data import masking
+from bertjax.tokenization import tokenizer
 from data_pipelines.reports import distinct, losses, statistics
 from tests import small_packed
 

@@ -1,0 +1,40 @@
+"""JSON of files that others wrote: every fault in it is a ValueError."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from etils import epath
+
+from bertjax.files import foreign_files
+
+
+def loads(text: str | bytes) -> Any:
+    """Returns the value of a JSON text.
+
+    Raises:
+      ValueError: if it is not JSON, or is nested so deeply that Python does not read it.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_object(path: epath.PathLike) -> dict[str, Any]:
+    """Returns the object in a JSON file.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: naming the file, if it holds something else, or is another kind of file.
+    """
+    path = epath.Path(path)
+    content = foreign_files.read(path)
+    try:
+        fields = loads(content)
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); fetch it again") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path} holds a {type(fields).__name__}; it must be a JSON object")
+    return fields

@@ -1,0 +1,1 @@
+"""Parts of `build`: options, blocks of text, shards of records, the builders."""

@@ -1,0 +1,1 @@
+"""Documents of input files: languages, sentences, words, and what is left out."""

@@ -1,0 +1,1 @@
+"""Parts of the builders of values: tables of numbers to records."""

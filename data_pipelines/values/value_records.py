@@ -1,0 +1,174 @@
+"""Rows of values to records, shuffled over all shards, with a manifest.
+
+Where rows come from, and what their positions are, belongs to the builders (`build_series`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from etils import epath
+
+from bertjax.data import encoding, record_files, records, value_masking
+from bertjax.files import atomic
+from data_pipelines.building import builders, tfds_metadata
+from data_pipelines.partial_output import PartialOutput
+
+PARTS = ("train", "heldout", "test")
+ROWS_PER_BATCH = 1_024
+
+
+class Rows(Protocol):
+    """The rows of a part of the data, which are taken by their numbers."""
+
+    @property
+    def length(self) -> int:
+        """The number of positions of a row."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the features of these rows: `values` [rows, length, width] and others."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrays:
+    """Rows of arrays in memory: what a program of the user's has.
+
+    values: [rows, length, width], nan where nothing was observed
+    labels: the number of the class of each row, or numbers [rows, outputs]; None without
+    """
+
+    values: np.ndarray
+    labels: np.ndarray | None = None
+
+    @property
+    def length(self) -> int:
+        """The number of positions of a row."""
+        return self.values.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        cells = self.values[numbers]
+        seen = ~np.isnan(cells)
+        row = {
+            records.VALUES_FEATURE: np.where(seen, cells, 0).astype(np.float32),
+            records.OBSERVED_FEATURE: seen.astype(np.int32),
+        }
+        if self.labels is not None:
+            taken = self.labels[numbers]
+            kind = np.float32 if taken.dtype.kind == "f" else np.int32
+            row[records.LABELS_FEATURE] = taken.astype(kind)
+        return row
+
+
+Options = TypeVar("Options")
+
+LIKE = (
+    "a record directory, such as DIR/train: its columns or channels, its scaling and its classes "
+    "are taken, and all rows of the input go into the directory output itself, in the order of the "
+    "input: what predict and encode read"
+)
+
+
+def template(options: Options, shared: Sequence[str]) -> tuple[records.Manifest, Options]:
+    """Returns the manifest of `options.like`, and the options with those that made its rows.
+
+    Raises:
+      ValueError: if those records were made by another program.
+    """
+    manifest = records.Manifest.load(options.like)  # pyright: ignore[reportAttributeAccessIssue]
+    made_by = {it.name for it in dataclasses.fields(options)}  # pyright: ignore[reportArgumentType]
+    if not set(manifest.arguments) - {"part"} <= made_by:
+        raise ValueError(
+            f"--like names records with the options {', '.join(sorted(manifest.arguments))}, "
+            f"which another program made; this one has {', '.join(sorted(made_by))}"
+        )
+    taken = {name: manifest.arguments[name] for name in shared}
+    return manifest, dataclasses.replace(options, **taken)  # pyright: ignore[reportArgumentType]
+
+
+def write(
+    directory: epath.PathLike,
+    rows: Rows,
+    *,
+    seed: int | None,
+    arguments: Mapping[str, Any] | None = None,
+    statistics: Mapping[str, Any] | None = None,
+    donors: value_masking.Donors | None = None,
+    overwrite: bool = False,
+) -> records.Manifest:
+    """Writes all rows into a record directory and returns its manifest.
+
+    Without a seed the rows keep their order. `statistics["labels"]` says what labels are:
+    {"kind": "classes", "names": [...]}, or {"kind": "numbers", "names": [...], "means": [...],
+    "deviations": [...]}, of which the stored numbers are less the mean and over the deviation.
+
+    Raises:
+      FileExistsError: if the directory exists and is not to be overwritten.
+      ValueError: if there are no rows.
+    """
+    arguments, statistics = dict(arguments or {}), dict(statistics or {})
+    if not len(rows):
+        raise ValueError(f"there are no rows for {directory}: give more data, or smaller windows")
+    one = rows.take(np.zeros(1, np.int64))
+    features = {name: _feature(name, array) for name, array in one.items()}
+    size = sum(array.nbytes for array in one.values())
+    number = builders.default_num_shards(len(rows), size, is_packed=False)
+    parts = np.array_split(np.arange(len(rows)), number)
+    if seed is not None:
+        order = np.random.default_rng(seed).permutation(len(rows))
+        parts = [np.sort(order[index::number]) for index in range(number)]
+    with PartialOutput(directory, overwrite=overwrite) as output:
+        output.begin({}, arguments)
+        shards = tuple(
+            record_files.write_shard(
+                output.records / record_files.shard_name(index, number),
+                _encoded(rows, part, None if seed is None else seed + index),
+            )
+            for index, part in enumerate(parts)
+        )
+        manifest = records.Manifest(
+            tokenizer={},
+            max_seq_length=rows.length,
+            max_predictions_per_seq=0,
+            masked_lm_prob=0.0,
+            pair_objective="none",
+            shards=shards,
+            seed=seed or 0,
+            arguments=arguments,
+            statistics={**statistics, "examples": len(rows)},
+            features=features,
+        )
+        if donors is not None:
+            values, observed = donors
+            with atomic.writing(output.records / value_masking.DONORS_FILE) as file:
+                np.savez_compressed(file, values=values, observed=observed)
+        manifest.save(output.records)
+        tfds_metadata.write(output.records, manifest)
+        output.publish()
+    return manifest
+
+
+def _encoded(rows: Rows, numbers: np.ndarray, seed: int | None) -> Iterator[bytes]:
+    """Yields the records of a shard, with a seed in random order."""
+    if seed is not None:
+        numbers = np.random.default_rng(seed).permutation(numbers)
+    for first in range(0, len(numbers), ROWS_PER_BATCH):
+        yield from encoding.encode_batch(rows.take(numbers[first : first + ROWS_PER_BATCH]))
+
+
+def _feature(name: str, array: np.ndarray) -> records.Feature:
+    by_position = (records.VALUES_FEATURE, records.OBSERVED_FEATURE, records.WORDS_FEATURE)
+    sizes = array.shape[1:]
+    shape = (records.LENGTH, *sizes[1:]) if name in by_position else sizes
+    if array.dtype == np.uint8:
+        return records.Feature(shape, "uint8")
+    return records.Feature(shape, "float32" if array.dtype.kind == "f" else "int32")

@@ -1,0 +1,1 @@
+"""Parts of `train_vocabulary`: counts, entries, coverage, extension."""
