@@ -275,11 +275,7 @@ def _label_cells(table: pyarrow.Table, options: Options) -> np.ndarray:
 def _labels(
     table: pyarrow.Table, is_training: np.ndarray, options: Options
 ) -> tuple[np.ndarray | None, dict[str, Any]]:
-    """Returns the label of each row, and what the manifest says of them.
-
-    Raises:
-      ValueError: if a row has none, or a class that the training part has not.
-    """
+    """Returns the label of each row, and what the manifest says of them."""
     if not options.label:
         return None, {}
     value_tables.column(table, options.label, options.input, "--label")

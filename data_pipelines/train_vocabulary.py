@@ -257,12 +257,7 @@ def _check_output(output: epath.Path, *, overwrite: bool) -> tuple[list[str], bo
 
 
 def _save(trained: tokenizer.Tokenizer, output: epath.Path, *, overwrite: bool) -> None:
-    """Saves a vocabulary; files that it replaces stay until all new ones are there.
-
-    Raises:
-      FileExistsError: if another process has saved one meanwhile.
-      OSError: naming the directory, if the disk is full.
-    """
+    """Saves a vocabulary; files that it replaces stay until all new ones are there."""
     try:
         with directories.drafting(output) as draft:
             trained.save(draft)

@@ -116,11 +116,7 @@ def _parse_flags(
 
 
 def _help(about: str, argv: list[str], choices: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """Yields the flags of a program, or flags and options whose names have `about` in them.
-
-    Raises:
-      SystemExit: if there is no such recipe.
-    """
+    """Yields the flags of a program, or flags and options whose names have `about` in them."""
     ours = {name: flag for name, flag in sorted(program_flags.ours().items()) if about in name}
     for name, flag in ours.items():
         default = f" (default: {flag.default_as_str})" if flag.default not in (None, False) else ""

@@ -25,13 +25,7 @@ class UnknownOptionError(AttributeError):
 
 
 def check_options(config: ml_collections.ConfigDict, arguments: Sequence[str]) -> None:
-    """Checks the names of the options among a program's arguments, --config.OPTION=VALUE.
-
-    Raises:
-      UnknownOptionError: naming all that the config does not have, by their whole paths, with near
-        ones.
-      ValueError: if the length of a phase is given twice.
-    """
+    """Checks the names of the options among a program's arguments, --config.OPTION=VALUE."""
     found = re.findall(r"^--?(?:no)?config\.([^=\s]+)(?:=(.*))?$", "\n".join(arguments), re.M)
     known = _names(config)
     unknown = [name for name, _ in found if name not in known]

@@ -99,11 +99,7 @@ def make(
     runs: Mapping[int, Sequence[Mapping[str, Any]]],
     options: Mapping[str, Any],
 ) -> Reference:
-    """Returns the reference of several runs: their lines, with `tokens`, by seed.
-
-    Raises:
-      ValueError: if they are fewer than two, or have logged other steps.
-    """
+    """Returns the reference of several runs: their lines, with `tokens`, by seed."""
     if len(runs) < 2:
         raise ValueError(f"the reference {name!r} has {len(runs)} run; a spread needs two seeds")
     curves = {scalar: curve for pattern in (TRAINING_LOSSES, HELD_OUT_LOSSES)
@@ -120,11 +116,7 @@ def save(reference: Reference, directory: epath.PathLike) -> epath.Path:
 
 
 def load_all(*directories: epath.PathLike) -> tuple[Reference, ...]:
-    """Returns the references in directories, by default those of the package.
-
-    Raises:
-      ValueError: naming a file that does not hold a reference.
-    """
+    """Returns the references in directories, by default those of the package."""
     chosen = map(epath.Path, directories or (DIRECTORY,))
     return tuple(_load(path) for it in chosen for path in sorted(it.glob("*.json")))
 

@@ -110,10 +110,6 @@ def read(
     """Returns the run of a workdir; of the references it keeps those of its data and model.
 
     None: the references of the package.
-
-    Raises:
-      FileNotFoundError: if there is no run, or it has logged nothing yet.
-      checkpoint.CheckpointError: if its newest checkpoint cannot be read.
     """
     directory = epath.Path(workdir)
     lines = scalars.read(directory / scalars.FILE)
@@ -150,12 +146,7 @@ def read_all(
     workdirs: Sequence[epath.PathLike],
     references: Sequence[references_lib.Reference] | None = None,
 ) -> list[Run]:
-    """Returns the runs, each with a name of its own.
-
-    Raises:
-      ValueError: without a workdir.
-      FileNotFoundError, checkpoint.CheckpointError: as `read`.
-    """
+    """Returns the runs, each with a name of its own."""
     if not workdirs:
         raise ValueError("no run was given: bertjax compare RUN [RUN ...]")
     read_runs = [read(workdir, references) for workdir in workdirs]

@@ -49,11 +49,6 @@ def convert(
     embeddings, without a head, its vectors of length 1 with `sentence_normalize`. `dtype` is that
     of `formats.write`. `push` is where the directory goes besides; it stays here. `words` is the
     mark that names its branch, by default the last one that the checkpoint reached.
-
-    Raises:
-      FileNotFoundError, ValueError: as `formats.read` and `formats.write`, or because `license`
-        would go nowhere, or the source would be replaced, or has no steps or no average; or as
-        `hub.push`.
     """
     source, target = epath.Path(source), epath.Path(target)
     is_huggingface = format == "huggingface"
@@ -96,9 +91,6 @@ def convert_all(source: epath.PathLike, target: epath.PathLike, **options: Any) 
     """Writes a directory in `target` for each checkpoint kept by words: chck_1M, chck_2M, ...
 
     `options` are those of `convert`, without a step.
-
-    Raises:
-      FileNotFoundError, ValueError: as `convert`, or because no checkpoint was kept by words.
     """
     newest = checkpoint.read_meta(source)
     marks = newest[0].get("word_marks", []) if newest else []

@@ -64,9 +64,6 @@ def revision_of(destination: Destination, step: int | None, words: str = "") -> 
     """Returns the branch of a commit; `step` is that of the checkpoint, None where there is none.
 
     `words` is the name of a mark, "" where the checkpoint was kept at none.
-
-    Raises:
-      ValueError: where the branch is to be named by the step or the words, and there are none.
     """
     if WORDS in destination.revision and not words:
         raise ValueError(
@@ -87,9 +84,6 @@ def push(directory: epath.PathLike, destination: Destination, *, revision: str, 
 
     Nothing is visible before the commit, which has all files or none. A branch that was made for it
     goes again if it fails. Files of the repository that the directory lacks stay.
-
-    Raises:
-      ValueError: if the Hub refuses it or cannot be reached, saying what is there now.
     """
     client = _client()
     api, errors = client.HfApi(), client.errors

@@ -80,12 +80,7 @@ class Description:
 
 
 def read_config(path: epath.PathLike) -> Description:
-    """Returns what the config.json at `path` (or in that directory) tells.
-
-    Raises:
-      FileNotFoundError: if there is none.
-      ValueError: if it is not a JSON object, or as `parse_config`.
-    """
+    """Returns what the config.json at `path` (or in that directory) tells."""
     path = epath.Path(path)
     path = path / CONFIG_FILE if path.is_dir() else path
     if not path.exists():
@@ -102,10 +97,6 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
     """Returns what the fields of a config.json tell; `source` names it in messages.
 
     A field that is not there has the default of its family.
-
-    Raises:
-      ValueError: if the family is not known, or listing every field with a value that is not
-        supported.
     """
     try:
         family = families.describing(fields)
@@ -176,9 +167,6 @@ def to_json(
     """Returns the fields of the config.json of a model with this head; undoes `parse_config`.
 
     Ours alone (`dtype`, `remat`) are not written: weights are float32 whatever computed them.
-
-    Raises:
-      ValueError: if the family has no class for the head, or for what it reads.
     """
     if head not in family.architectures:
         raise ValueError(

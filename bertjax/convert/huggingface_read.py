@@ -54,11 +54,6 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
 
     The head is that of the config's `architectures`, or else follows from the weights (see
     `pretrained.head_of`); `head` overrules both. Parameters of other heads are `unused`.
-
-    Raises:
-      FileNotFoundError: if config.json, the weights or a shard is not there.
-      ValueError: listing every parameter that does not fit, or because a file is damaged or holds
-        code, or the config asks for what is not supported.
     """
     if head is not None:
         pretrained.check_head(head)
@@ -124,11 +119,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
 
 
 def describe(path: epath.PathLike) -> pretrained.Description:
-    """Returns the description in the files next to the weights; as `read`, without parameters.
-
-    Raises:
-      FileNotFoundError, ValueError: as `read`, of these files.
-    """
+    """Returns the description in the files next to the weights; as `read`, without parameters."""
     path = epath.Path(path)
     path = sentence_transformers.of_transformer(path) if path.is_dir() else path
     directory = path if path.is_dir() else path.parent
@@ -139,11 +130,7 @@ def describe(path: epath.PathLike) -> pretrained.Description:
 
 
 def read_sentence_vectors(path: epath.PathLike) -> sentence_vectors.SentenceVectors | None:
-    """Returns how the model at `path` makes vectors of texts, None if its files do not say.
-
-    Raises:
-      FileNotFoundError, ValueError: as `describe`, and of the files of sentence-transformers.
-    """
+    """Returns how the model at `path` makes vectors of texts, None if its files do not say."""
     path = epath.Path(path)
     whole = path if path.is_dir() else path.parent
     directory = sentence_transformers.of_transformer(whole) if path.is_dir() else whole
@@ -183,11 +170,7 @@ def _projections(
 
 
 def untie(weights: Mapping[str, np.ndarray], family: base.Family) -> Weights:
-    """Returns the weights without the copies of tied ones; a copy alone stands for its original.
-
-    Raises:
-      ValueError: if a copy is not equal: the model was trained untied.
-    """
+    """Returns the weights without the copies of tied ones; a copy alone stands for its original."""
     weights = dict(weights)
     by_spelling = {family.spelling(name): name for name in weights}
     faults = []
@@ -224,11 +207,7 @@ def _absent(weights: Weights, description: huggingface_config.Description) -> We
 
 
 def to_params(weights: Weights, description: huggingface_config.Description, head: str) -> Weights:
-    """Returns the weights by our paths, those of other heads too.
-
-    Raises:
-      ValueError: listing every name that is unknown, double, missing or of a wrong shape.
-    """
+    """Returns the weights by our paths, those of other heads too."""
     family, sizes = description.family, description.encoder
     count = 1 if head == "multiple_choice" else len(_labels(description, weights, head)) or None
     with_decoder = [it for it in family.architectures if it in pretrained.WITH_DECODER]
@@ -271,11 +250,6 @@ def read_weights(path: epath.PathLike) -> Weights:
     """Returns the arrays of a file, or of the shards of an index, under the names they have there.
 
     Half precision becomes float32; float64 stays, so that what float32 cannot hold is found.
-
-    Raises:
-      FileNotFoundError: listing the shards that are not there.
-      ValueError: if a file is damaged, is a Git LFS pointer or holds code, or an index does not
-        tell what its shards hold.
     """
     path = epath.Path(path)
     if path.name.endswith(".index.json"):

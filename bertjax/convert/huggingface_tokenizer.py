@@ -40,9 +40,6 @@ def read_tokenizer(
     """Returns the tokenizer of the family's own vocabulary, else of tokenizer.json, else None.
 
     None, too, for files of a class whose rules are not known here, which the log says.
-
-    Raises:
-      ValueError: if it is damaged or does not do what the released BERT's does.
     """
     directory = epath.Path(directory)
     path = directory / sentence_piece.PIECES_FILE
@@ -86,11 +83,7 @@ def write_tokenizer(
     *,
     max_length: int,
 ) -> None:
-    """Writes the vocabulary, tokenizer.json, tokenizer_config.json and special_tokens_map.json.
-
-    Raises:
-      ValueError: for a vocabulary that has no counterpart there.
-    """
+    """Writes the vocabulary, tokenizer.json, tokenizer_config.json and special_tokens_map.json."""
     why = tokenizer.export_fault(vocabulary)
     is_model = vocabulary.kind == sentence_piece.SentencePieceTokenizer.kind
     if is_model and sentence_piece.MODEL_FILE not in files.vocabularies:

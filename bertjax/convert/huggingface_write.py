@@ -41,11 +41,7 @@ DTYPES = {
 def write(
     weights: pretrained.Pretrained, directory: epath.PathLike, *, card: str, dtype: str = "float32"
 ) -> None:
-    """Writes the directory's files; `card` is the text of its README.md, `dtype` a key of DTYPES.
-
-    Raises:
-      ValueError: if a parameter has no name there, or the vocabulary no counterpart.
-    """
+    """Writes the directory's files; `card` is the text of README.md, `dtype` a key of DTYPES."""
     directory = epath.Path(directory)
     family, head, sizes = weights.family, weights.head, weights.config
     config = huggingface_config.to_json(
@@ -130,9 +126,6 @@ def write_safetensors(
     The library's own writer would hold all bytes once more. Source: the safetensors format: the
     header's length in 8 bytes, the header in JSON padded to 8 bytes, the data as
     little-endian numbers.
-
-    Raises:
-      ValueError: if a finite number is too large for `dtype`.
     """
     numbers, title = DTYPES[dtype]
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}

@@ -146,11 +146,7 @@ def unfuse(
     *,
     spelling: Callable[[str], str] = str,
 ) -> dict[str, np.ndarray]:
-    """Returns their tensors, those that hold several split into them, in equal shares.
-
-    Raises:
-      ValueError: if one has no equal shares.
-    """
+    """Returns their tensors, those that hold several split into them, in equal shares."""
     tensors: dict[str, np.ndarray] = {}
     for name, array in theirs.items():
         for whole, parts in fused.items():
@@ -193,10 +189,6 @@ def to_ours(
     `ignored` are regexes of names that are not parameters of the model (optimizer slots);
     `shapes` are ours, as from `pretrained.shapes`; `required` our paths that must be there;
     `spelling` maps a name to the spelling of the table (other prefixes, older names).
-
-    Raises:
-      ValueError: listing every name that is unknown, there twice, of the wrong shape or type, and
-        every one that is missing.
     """
     params: dict[str, np.ndarray] = {}
     sources: dict[str, str] = {}
@@ -237,11 +229,7 @@ def knows(table: Sequence[Name], path: str) -> bool:
 
 
 def to_theirs(params: Mapping[str, np.ndarray], table: Sequence[Name]) -> dict[str, np.ndarray]:
-    """Returns our parameters under their names and in their layout.
-
-    Raises:
-      ValueError: listing every path that the table does not know.
-    """
+    """Returns our parameters under their names and in their layout."""
     matches = {path: match for path in params if (match := _find(path, table, "ours"))}
     if unknown := sorted(params.keys() - matches.keys()):
         raise ValueError("there is no name in the other format for:\n  " + "\n  ".join(unknown))

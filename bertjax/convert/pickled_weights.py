@@ -180,10 +180,6 @@ def read_pickle(path: epath.PathLike) -> dict[str, np.ndarray]:
     """Returns the tensors of a file of `torch.save(model.state_dict())`, in the types stored.
 
     Nothing in the file is run. The arrays may share memory and are read-only.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if the file is of torch before 1.6, is damaged, or holds anything but tensors.
     """
     path = epath.Path(path)
     if not path.exists():

@@ -105,10 +105,6 @@ class Pretrained:
     `languages`: names of the languages that it has embeddings of, in their order; () if unknown.
     `is_shifted`: a masked token is predicted at the position before it, as a next token is, by the
       same head: `tasks.hybrid`.
-
-    Raises:
-      ValueError: if the vocabulary has entries that have no row in the embedding table, or its
-        padding is not that of the positions.
     """
 
     config: models.EncoderConfig
@@ -141,11 +137,7 @@ class Pretrained:
 
     @property
     def family(self) -> base.Family:
-        """How others write these weights down.
-
-        Raises:
-          ValueError: if no family that is known here has such encoders.
-        """
+        """How others write these weights down."""
         if self.model_type:
             return families.named(self.model_type)
         return families.holding(self.config, self.head, self.vocabulary, self.decoder)
@@ -268,9 +260,6 @@ def select(weights: Pretrained, head: str) -> Pretrained:
 
     Of a discriminator with its generator "masked_lm" is the generator. "causal_lm" is
     also a hybrid model's encoder, read from left to right.
-
-    Raises:
-      ValueError: if the head is not known, or listing the parts of it that are not there.
     """
     check_head(head)
     if head == "masked_lm" and weights.generator is not None:
@@ -318,11 +307,7 @@ def _causal_side(weights: Pretrained) -> Pretrained:
 
 
 def for_sentences(weights: Pretrained, pooling: str | None, normalize: bool | None) -> Pretrained:
-    """Returns the encoder alone as a model of sentence embeddings; None keeps the present value.
-
-    Raises:
-      ValueError: if it has no pooling yet and gets no pooling, or has no encoder.
-    """
+    """Returns the encoder alone as a model of sentence embeddings; None keeps the present value."""
     if weights.sentence is None and pooling is None:
         raise ValueError(
             f"{weights.source} was not trained for sentence embeddings; give --sentence_pooling, "

@@ -86,9 +86,6 @@ def is_there(directory: epath.PathLike, architectures: Sequence[str] = ()) -> bo
     """Returns whether the directory is a model for vectors of sentence-transformers.
 
     A Transformer alone with a class for sequences among `architectures` is a CrossEncoder.
-
-    Raises:
-      ValueError: if modules.json is not a list of modules, where that decides it.
     """
     path = epath.Path(directory) / MODULES_FILE
     if not path.exists():
@@ -104,11 +101,7 @@ def activation(directory: epath.PathLike) -> str | None:
 
 
 def of_transformer(directory: epath.PathLike) -> epath.Path:
-    """Returns where a directory has its weights: in older ones a directory of its own.
-
-    Raises:
-      ValueError: if modules.json is not a list of modules.
-    """
+    """Returns where a directory has its weights: in older ones a directory of its own."""
     directory = epath.Path(directory)
     if not is_there(directory):
         return directory
@@ -123,10 +116,6 @@ def read(
 
     `hidden_size` is that of its encoder, `is_lowercase` says whether its tokenizer makes all
     letters small.
-
-    Raises:
-      FileNotFoundError: if the file of a module is missing.
-      ValueError: naming the file, for modules or choices that are not supported.
     """
     directory = epath.Path(directory)
     modules = _modules(directory / MODULES_FILE)
@@ -163,11 +152,7 @@ def read(
 
 
 def dense_directories(directory: epath.PathLike) -> list[epath.Path]:
-    """Returns where the weights of the dense layers are, in their order.
-
-    Raises:
-      ValueError: if modules.json is not a list of supported modules.
-    """
+    """Returns where the weights of the dense layers are, in their order."""
     directory = epath.Path(directory)
     modules = _modules(directory / MODULES_FILE)
     return [directory / place for kind, place in modules if kind == "Dense"]

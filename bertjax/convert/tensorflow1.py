@@ -47,10 +47,6 @@ def read(path: epath.PathLike) -> pretrained.Pretrained:
 
     Without vocab.txt the vocabulary is None. `unused` are the slots of the optimizer and variables
     that the head does not use.
-
-    Raises:
-      FileNotFoundError: if there is no checkpoint.
-      ValueError: listing all faults of the files.
     """
     prefix = find_checkpoint(path)
     faults: list[str] = []
@@ -96,11 +92,7 @@ def read(path: epath.PathLike) -> pretrained.Pretrained:
 
 
 def describe(path: epath.PathLike) -> pretrained.Description:
-    """Returns config and vocabulary of the weights; the family follows from all their names.
-
-    Raises:
-      FileNotFoundError, ValueError: as `read`.
-    """
+    """Returns config and vocabulary of the weights; the family follows from all their names."""
     weights = read(path)
     return pretrained.Description(weights.config, weights.vocabulary, weights.source)
 
@@ -109,10 +101,6 @@ def find_checkpoint(path: epath.PathLike) -> epath.Path:
     """Returns the absolute prefix of the checkpoint at `path`.
 
     `path` is a directory, a prefix (bert_model.ckpt) or one of the prefix's files.
-
-    Raises:
-      FileNotFoundError: if it does not exist.
-      ValueError: if a directory holds several, none of them with the name that a family uses.
     """
     path = epath.Path(path)
     known = [family.released for family in families.FAMILIES.values() if family.released]
@@ -146,11 +134,7 @@ def find_checkpoint(path: epath.PathLike) -> epath.Path:
 
 
 def read_variables(prefix: epath.Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Returns the weights at `prefix` by the checkpoint's names, and the names of the slots.
-
-    Raises:
-      ValueError: if files are missing or damaged, or they hold the objects of TensorFlow 2.
-    """
+    """Returns the weights at `prefix` by the checkpoint's names, and the names of the slots."""
     if missing := _missing_data_files(prefix):
         raise ValueError(
             f"{prefix.name}.index is there, but not its data, {', '.join(missing)}: copy all files "
@@ -207,10 +191,6 @@ def read_configs(
 
     "gelu" is the exact one, as when the models were released and as in transformers; the released
     code has computed the tanh form under that name since February 2019.
-
-    Raises:
-      ValueError: if the file is missing, or naming every field that is missing, unknown or has an
-        unsupported value.
     """
     code, shapes = _released(family), shapes or {}
     if code.head_size and not path.exists() and shapes:
@@ -274,9 +254,6 @@ def read_vocabulary(directory: epath.Path, released: base.Released) -> tokenizer
     """Returns the vocabulary in `directory` with its casing, None without one.
 
     The casing comes from tokenizer_config.json, else from `is_lowercase`.
-
-    Raises:
-      ValueError: if the vocabulary cannot be used.
     """
     path, model = directory / wordpiece.VOCABULARY_FILE, b""
     if path.exists():

@@ -34,20 +34,12 @@ OBJECTIVES = {
 
 
 def read(path: epath.PathLike, *, step: str | int = "newest") -> pretrained.Pretrained:
-    """Returns a checkpoint of a workdir, whatever its mesh and the type of its products.
-
-    Raises:
-      FileNotFoundError, ValueError, checkpoint.CheckpointError: as `reader.read`, `weights_of`.
-    """
+    """Returns a checkpoint of a workdir, whatever its mesh and the type of its products."""
     return weights_of(reader.read(path, step=step))
 
 
 def describe(path: epath.PathLike) -> pretrained.Description:
-    """Returns what a workdir tells of its model; no parameter is read.
-
-    Raises:
-      FileNotFoundError: if it holds no checkpoint.
-    """
+    """Returns what a workdir tells of its model; no parameter is read."""
     description = reader.describe(path)
     if description is None:
         raise FileNotFoundError(f"{epath.Path(path)} holds no checkpoint that can be read")
@@ -63,11 +55,7 @@ def read_sentence_vectors(path: epath.PathLike) -> sentence_vectors.SentenceVect
 
 
 def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
-    """Returns what was read of a workdir as the writers of all formats take it.
-
-    Raises:
-      ValueError: if a finetuned checkpoint does not name its head.
-    """
+    """Returns what was read of a workdir as the writers of all formats take it."""
     flat = {path: np.asarray(leaf) for path, leaf in parameters.flat(workdir.params).items()}
     sizes, generator = encoder.EncoderConfig(**workdir.config.model), None
     if embedding_sharing.GENERATOR in workdir.params:

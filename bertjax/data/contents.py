@@ -93,11 +93,7 @@ class RecordSummary:
 
 
 def load(directory: epath.PathLike) -> RecordSummary | None:
-    """Returns the summary in a directory, None if there is none.
-
-    Raises:
-      ValueError: if the file is damaged.
-    """
+    """Returns the summary in a directory, None if there is none."""
     path = epath.Path(directory) / FILE
     if not path.exists():
         return None

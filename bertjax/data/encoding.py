@@ -53,10 +53,6 @@ def encode_batch(batch: Mapping[str, np.ndarray]) -> list[bytes]:
     Arrays of floats become float lists (float32), those of uint8 one string of bytes, and all
     others int64 lists. The bytes are those of
     protobuf's `SerializeToString(deterministic=True)`.
-
-    Raises:
-      ValueError: if arrays have different numbers of rows, or a value is negative or above 2^63-1.
-      TypeError: if an array holds no numbers.
     """
     arrays = {name: _rows_of_numbers(name, np.asarray(batch[name])) for name in sorted(batch)}
     counts = {name: len(array) for name, array in arrays.items()}

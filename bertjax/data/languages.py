@@ -24,9 +24,6 @@ def number_of(name: str, known: Sequence[str], option: str) -> int | None:
     """Returns the number of a language, None for a model without embeddings of languages.
 
     `known` are the languages of the model, and `option` is what names one, for messages.
-
-    Raises:
-      ValueError: if a model of languages gets no name or an unknown one, or another model gets one.
     """
     if name in known:
         return known.index(name)

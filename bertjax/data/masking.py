@@ -139,9 +139,6 @@ def mask_tokens(
     whole words need it, or `stored_words`, which is 1 for such tokens and counts in its place.
 
     Source: google-research/bert, create_pretraining_data.py, create_masked_lm_predictions.
-
-    Raises:
-      ValueError: if `continues_word` is missing or has another size than the vocabulary.
     """
     maskable = (sequence_ids != 0) & ~np.isin(input_ids, special_ids)
     continues = np.zeros_like(maskable)

@@ -101,13 +101,7 @@ FORMATS: dict[str, Format] = {
 
 
 def read(path: epath.PathLike) -> tuple[str, list[Comparison]]:
-    """Returns the format and the comparisons of a file, or of all files of a directory.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      FaultyFile: naming the file and the line, if a line has none of FORMATS or another one than
-        those before; if there are no comparisons.
-    """
+    """Returns the format and the comparisons of a file, or of all files of a directory."""
     name, comparisons = "", []
     for file in _files(epath.Path(path)):
         suffix, compression = tables.suffixes(file)

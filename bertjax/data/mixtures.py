@@ -33,11 +33,7 @@ MOST_EPOCHS = 4
 
 
 def parse(listed: str) -> dict[str, float | None]:
-    """Returns the languages of a list, "en=0.3, de, *" for example, with the shares that it gives.
-
-    Raises:
-      ValueError: if a share does not lie between 0 and 1, or a language comes twice.
-    """
+    """Returns the languages of a list, such as "en=0.3, de, *", with the shares that it gives."""
     chosen: dict[str, float | None] = {}
     for part in filter(None, (it.strip() for it in listed.split(","))):
         name, given, share = (it.strip() for it in part.partition("="))
@@ -61,9 +57,6 @@ def shares(sizes: Mapping[str, int], alpha: float = 1.0, listed: str = "") -> di
 
     Languages without a share of their own divide what is left by size^alpha. Those that a list
     leaves out have 0.
-
-    Raises:
-      ValueError: if the list names a language that is not there, or no shares follow from it.
     """
     chosen = parse(listed) or {OTHERS: None}
     if unknown := sorted(chosen.keys() - sizes.keys() - {OTHERS}):

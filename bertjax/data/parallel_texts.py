@@ -29,14 +29,7 @@ class Pair(NamedTuple):
 
 
 def read(paths: str) -> tuple[list[str], list[str]]:
-    """Returns the texts of `paths`, "SOURCE,TARGET" or one table, in the order of the files.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      FaultyFile: naming file and line, if a text is missing or empty, or if the files
-        have different numbers of lines.
-      ValueError: if there are more than two files.
-    """
+    """Returns the texts of `paths`, "SOURCE,TARGET" or one table, in the order of the files."""
     files = path_lists.rejoined(paths.split(","), os.path.exists)
     if len(files) > 2:
         raise ValueError(f"{paths!r} names {len(files)} files; give SOURCE,TARGET or one table")
@@ -56,11 +49,6 @@ def pairs(files: Sequence[str], columns: Sequence[str] = ()) -> Iterator[Pair]:
 
     A table of more than two columns must have `columns`, the names of two. A first row of these
     names is not a pair.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      FaultyFile: if a file cannot be read, a table has other columns, or two files have different
-        numbers of lines.
     """
     return _of_lines(*files) if len(files) == 2 else _of_table(files[0], columns)
 

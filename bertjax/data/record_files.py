@@ -30,11 +30,7 @@ def shard_name(index: int, count: int) -> str:
 
 
 def write_shard(path: epath.PathLike, serialized: Iterable[bytes]) -> records.Shard:
-    """Writes one TFRecord file of encoded examples, whole or not at all, and returns its entry.
-
-    Raises:
-      OSError: if it cannot be written, because the disk is full, say; names the path.
-    """
+    """Writes one TFRecord file of encoded examples, whole or not at all, and returns its entry."""
     path = epath.Path(path)
     count = size = 0
     try:
@@ -89,10 +85,6 @@ def check_frames(path: epath.PathLike) -> None:
 
 
 def serialized(path: epath.PathLike) -> tf.data.Dataset:
-    """Returns the tf.data.Dataset of the encoded records of a shard.
-
-    Raises:
-      ValueError: as `check_frames`.
-    """
+    """Returns the tf.data.Dataset of the encoded records of a shard."""
     check_frames(path)
     return records.import_tensorflow().data.TFRecordDataset(os.fspath(path))

@@ -130,10 +130,6 @@ def train_batches(
     `draw_masks` is called with each stream's rows and a generator keyed by (seed, step, stream);
     the features that it returns replace those of the same name. A `mask_rate` gives the rate of
     each step, which `draw_masks` takes as `masked_lm_prob`.
-
-    Raises:
-      ValueError: here if rows do not fall on streams, masks would be drawn twice or a stream has
-        no examples; from the iterator if a shard is damaged, naming it.
     """
     if start_step < 0 or order.shuffle_buffer_size < 1:
         raise ValueError(
@@ -218,10 +214,6 @@ def evaluation_batches(
     copies of the first example whose `example_weights` and weights of predictions are 0 and whose
     `record_positions` are -1. Masks of a record are drawn with a generator keyed by (seed, shard,
     index inside the shard), so they are the same whatever the batch size and the hosts.
-
-    Raises:
-      ValueError: here if masks would be drawn twice or rows lie outside of the batch; from the
-        iterator if a shard is damaged, naming it.
     """
     rows = range(batch_size) if rows is None else rows
     _check_masks(record_set, draw_masks)

@@ -32,13 +32,7 @@ class Columns:
 
 
 def read_lines(paths: Sequence[epath.PathLike], columns: Columns) -> Iterator[Line]:
-    """Yields the lines of files, one file after the other; an empty line is a text, too.
-
-    Raises:
-      FileNotFoundError: naming all files that are not there.
-      FaultyFile: while iterating, with file and line, if a line is not UTF-8, is not a JSON object
-        or has no text.
-    """
+    """Yields the lines of files, one file after the other; an empty line is a text, too."""
     files = [epath.Path("/dev/stdin" if path == "-" else path) for path in paths]
     if missing := [str(path) for path in files if not path.exists()]:
         raise FileNotFoundError(f"{', '.join(missing)}: no such file; --input names files of texts")
@@ -67,9 +61,6 @@ def count(paths: Sequence[epath.PathLike]) -> int | None:
     """Returns the number of lines of files, reading and decompressing them once for that.
 
     None if one of them is a pipe, which can be read once.
-
-    Raises:
-      FaultyFile: with file and line, where a file cannot be decompressed.
     """
     total = 0
     if any(path == "-" or tables.is_pipe(path) for path in paths):

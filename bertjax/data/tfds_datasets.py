@@ -16,11 +16,7 @@ from bertjax.data import records
 
 
 def builder(name: str, *, hint: str) -> Any:
-    """Returns the builder of a registered name, or of the directory of a prepared dataset.
-
-    Raises:
-      ValueError: if it is neither; the message ends with `hint`, what to give instead.
-    """
+    """Returns the builder of a registered name, or of the directory of a prepared dataset."""
     records.import_tensorflow()
     import tensorflow_datasets as tfds
 
@@ -36,11 +32,7 @@ def builder(name: str, *, hint: str) -> Any:
 
 
 def prepare(builder: Any, *, hint: str) -> None:
-    """Downloads and prepares the dataset if that was never done.
-
-    Raises:
-      ValueError: if that fails; the message ends with `hint`, what to do instead.
-    """
+    """Downloads and prepares the dataset if that was never done."""
     if builder.info.splits:
         return
     logging.info("preparing the dataset %s in %s", builder.info.full_name, builder.data_dir)
@@ -57,11 +49,7 @@ def prepare(builder: Any, *, hint: str) -> None:
 def examples(
     builder: Any, split: str, *, add_tfds_id: bool = False, decoders: Any = None
 ) -> Iterator[dict[str, Any]]:
-    """Yields the examples of a split, in numpy, in the order of its files.
-
-    Raises:
-      ValueError: if a file is damaged.
-    """
+    """Yields the examples of a split, in numpy, in the order of its files."""
     tf = records.import_tensorflow()
     import tensorflow_datasets as tfds
 

@@ -21,11 +21,7 @@ def check(record_set: records.RecordSet) -> None:
 
 
 def columns(record_set: records.RecordSet) -> dict[str, np.ndarray]:
-    """Returns `values` and `observed` [rows, length, width], and `labels` if there are any.
-
-    Raises:
-      ValueError: if the records hold no values, or a shard is damaged.
-    """
+    """Returns `values` and `observed` [rows, length, width], and `labels` if there are any."""
     check(record_set)
     draw = value_masking.shown(value_masking.scaling_of(record_set.manifest))
     kept: dict[str, list[np.ndarray]] = {}
@@ -39,11 +35,7 @@ def columns(record_set: records.RecordSet) -> dict[str, np.ndarray]:
 
 
 def as_arrays(record_set: records.RecordSet) -> list[np.ndarray]:
-    """Returns the values of each row [length, width], with nan where no value was observed.
-
-    Raises:
-      ValueError: as `columns`.
-    """
+    """Returns the values of each row [length, width], with nan where no value was observed."""
     taken = columns(record_set)
     seen = taken[records.OBSERVED_FEATURE] != 0
     return [*np.where(seen, taken[records.VALUES_FEATURE], np.nan)]

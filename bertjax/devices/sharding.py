@@ -58,11 +58,7 @@ RULES: dict[str, list[tuple[str, P]]] = {
 
 
 def make_mesh(devices: Sequence[Any], *, data: int, tensor: int = 1) -> Mesh:
-    """Returns a data x tensor mesh of JAX `devices`; `data` = -1 takes all that there are.
-
-    Raises:
-      ValueError: if the devices do not fill the mesh, naming the options.
-    """
+    """Returns a data x tensor mesh of JAX `devices`; `data` = -1 takes all that there are."""
     if tensor < 1 or (data < 1 and data != -1):
         raise ValueError(
             f"config.mesh.data is {data} and config.mesh.tensor is {tensor}; both must be at "
@@ -93,9 +89,6 @@ def shardings(
     them, along the first dimension that they divide: ZeRO's first stage (Rajbhandari et al. 2020,
     section 5.1), where the float32 parameters are part of the optimizer's state. A table of words
     is split by entries, where it is large and they divide it (`placement.splits_entries`).
-
-    Raises:
-      ValueError: if the rules do not cover `params`, or a dimension does not divide by its axis.
     """
     table = f"sharding rule table {rule_table!r}"
     whole = [rule for part, rule in _WHOLE.items() if part in params]

@@ -24,11 +24,7 @@ _DRAFT = re.compile(r".+\.[0-9a-f]{32}\.draft", re.DOTALL)
 
 @contextlib.contextmanager
 def writing(path: epath.PathLike) -> Iterator[BinaryIO]:
-    """Opens a draft that becomes `path` when the block ends, and is removed if it raises.
-
-    Raises:
-      OSError: naming `path`, if it cannot be written.
-    """
+    """Opens a draft that becomes `path` when the block ends, and is removed if it raises."""
     path = epath.Path(path)
     draft = path.parent / f"{path.name}.{uuid.uuid4().hex}{DRAFT_SUFFIX}"
     try:

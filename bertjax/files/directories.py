@@ -66,11 +66,7 @@ def claim(
     *,
     advice: str,
 ) -> None:
-    """Marks a directory, made if missing, in which a program is going to write, if it may.
-
-    Raises:
-      NotOursError: as `check_free`.
-    """
+    """Marks a directory, made if missing, in which a program is going to write, if it may."""
     if check_free(directory, format, names, advice=advice):
         mark(real_path(directory), format)
 
@@ -81,9 +77,6 @@ def check_free(
     """Returns whether a directory is still to be marked; one of the format is taken as it is.
 
     `names` are those of the files that the program writes.
-
-    Raises:
-      NotOursError: if it is of another format, or has such files, listing them; ends in `advice`.
     """
     directory = real_path(directory)  # of a link to nothing, too
     if directory.exists() and not directory.is_dir():
@@ -172,12 +165,7 @@ def drafting(target: epath.PathLike) -> Iterator[epath.Path]:
 
 @contextlib.contextmanager
 def lock(directory: epath.PathLike) -> Iterator[bool]:
-    """Holds a lock in a directory, made if missing; yields False where the disk knows no locks.
-
-    Raises:
-      BlockingIOError: if another process has it; names the file.
-      ValueError: if the file is a pipe or a device.
-    """
+    """Holds a lock in a directory, made if missing; yields False where the disk knows no locks."""
     directory = epath.Path(directory)
     if atomic.is_remote(directory):
         yield False

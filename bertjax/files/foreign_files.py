@@ -30,11 +30,7 @@ MOST_GROWTH = 50
 
 
 def check_regular(path: epath.PathLike) -> None:
-    """Raises a ValueError if a path is a pipe, a device or a directory, whose reader might wait.
-
-    Raises:
-      FileNotFoundError: if there is nothing.
-    """
+    """Raises a ValueError if a path is a pipe, a device or a directory, whose reader might wait."""
     if atomic.is_remote(path):
         return
     mode = os.stat(path).st_mode
@@ -45,12 +41,7 @@ def check_regular(path: epath.PathLike) -> None:
 
 
 def read(path: epath.PathLike, most_bytes: int = SETTINGS_BYTES) -> bytes:
-    """Returns the content of a regular file, also behind links, of at most `most_bytes`.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if it is a pipe, a device or a directory, or larger.
-    """
+    """Returns the content of a regular file, also behind links, of at most `most_bytes`."""
     path = epath.Path(path)
     check_regular(path)
     size = path.stat().length
@@ -62,21 +53,12 @@ def read(path: epath.PathLike, most_bytes: int = SETTINGS_BYTES) -> bytes:
 
 
 def read_tokenizer(path: epath.PathLike) -> bytes:
-    """Returns the content of a vocabulary, a model or a tokenizer.json.
-
-    Raises:
-      FileNotFoundError, ValueError: as `read`.
-    """
+    """Returns the content of a vocabulary, a model or a tokenizer.json."""
     return read(path, TOKENIZER_BYTES)
 
 
 def read_arrays(path: epath.PathLike) -> dict[str, np.ndarray]:
-    """Returns the arrays of an .npz by their names; none may hold Python objects.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if it is damaged, or grows beyond measure when it is unpacked.
-    """
+    """Returns the arrays of an .npz by their names; none may hold Python objects."""
     content = read(path, TOKENIZER_BYTES)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -90,12 +72,7 @@ def read_arrays(path: epath.PathLike) -> dict[str, np.ndarray]:
 
 
 def open_array(path: epath.PathLike) -> np.ndarray:
-    """Returns the array of an .npy file, which is read as it is used where it lies on a disk.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if it is damaged or holds Python objects.
-    """
+    """Returns the array of an .npy file, which is read as it is used where it lies on a disk."""
     try:
         if atomic.is_remote(path):
             content = io.BytesIO(epath.Path(path).read_bytes())

@@ -32,11 +32,7 @@ class HashedFile:
 
     @classmethod
     def from_json(cls, fields: Any) -> HashedFile:
-        """Returns the entry that a manifest holds.
-
-        Raises:
-          ValueError: if it is none, or its name leaves the directory.
-        """
+        """Returns the entry that a manifest holds."""
         types = {"name": str, "bytes": int, "sha256": str}
         is_entry = isinstance(fields, Mapping) and fields.keys() == types.keys()
         if not is_entry or any(type(fields[name]) is not kind for name, kind in types.items()):

@@ -11,11 +11,7 @@ from bertjax.files import foreign_files
 
 
 def loads(text: str | bytes) -> Any:
-    """Returns the value of a JSON text.
-
-    Raises:
-      ValueError: if it is not JSON, or is nested so deeply that Python does not read it.
-    """
+    """Returns the value of a JSON text."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -23,12 +19,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def read_object(path: epath.PathLike) -> dict[str, Any]:
-    """Returns the object in a JSON file.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: naming the file, if it holds something else, or is another kind of file.
-    """
+    """Returns the object in a JSON file."""
     path = epath.Path(path)
     content = foreign_files.read(path)
     try:

@@ -23,10 +23,6 @@ def lock(file: IO[Any]) -> bool:
     """Returns whether the system holds a lock of the open file for us, False if it knows none.
 
     A mount may know none but those of this machine, and does not say so.
-
-    Raises:
-      BlockingIOError: if another process has the lock.
-      OSError: naming the file, if the lock cannot be asked for.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,11 +35,7 @@ def lock(file: IO[Any]) -> bool:
 
 
 def wait_for_lock(descriptor: int, path: str) -> bool:
-    """Waits for the lock of an open file or directory; returns False if the system knows none.
-
-    Raises:
-      OSError: naming `path`, if it can be neither locked nor known to have no locks.
-    """
+    """Waits for the lock of an open file or directory; returns False if the system knows none."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:

@@ -13,9 +13,6 @@ def rejoined(parts: Sequence[str], is_there: Callable[[str], bool]) -> list[str]
 
     A comma separates unless nothing is there by the name before it, and something is by a name
     that goes on behind it; the shortest such name counts.
-
-    Raises:
-      ValueError: if a name is there that begins with another one that is there, too.
     """
     if len(parts) == 1:
         return list(parts)

@@ -115,11 +115,6 @@ def rows(path: epath.PathLike, rules: Rules = EXACT, suffix: str | None = None) 
     """Yields the rows of a file, in its order.
 
     `suffix`, one of FORMATS, is the format; by default it is the suffix of the file.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      FaultyFile: if its suffix is unknown, it cannot be decompressed or is not Parquet, it is not
-        UTF-8 (unless lenient), or `rules.names_fault` finds a fault in the names of its header.
     """
     suffix = suffix or _format(path)
     with _as_utf8(path, suffix, rules) as file:
@@ -141,11 +136,7 @@ def rows_of(file: File, path: epath.PathLike, suffix: str, rules: Rules) -> Iter
 
 
 def column_names(path: epath.PathLike, rules: Rules = EXACT) -> tuple[str, ...]:
-    """Returns the columns of a file by its first row, () if it has none.
-
-    Raises:
-      FileNotFoundError, FaultyFile: as `rows`; names are not checked.
-    """
+    """Returns the columns of a file by its first row, () if it has none."""
     suffix = _format(path)
     with _as_utf8(path, suffix, rules) as file:
         if suffix in FIELDS:
@@ -159,9 +150,6 @@ def decimal_mark(path: epath.PathLike, rules: Rules) -> str:
     """Returns what a number's fraction begins with in a file: "," or ".".
 
     Semicolons are between columns where the country's numbers have commas.
-
-    Raises:
-      FileNotFoundError, FaultyFile: as `rows`; names are not checked.
     """
     suffix = _format(path)
     if suffix not in FIELDS:
@@ -181,12 +169,7 @@ def suffixes(path: epath.PathLike) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def opened(path: epath.PathLike) -> Iterator[File]:
-    """Opens the decompressed bytes of a file.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      FaultyFile: if it is a pipe that was opened before, or changes while it is read.
-    """
+    """Opens the decompressed bytes of a file."""
     path = epath.Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the path of a file of examples")
@@ -248,9 +231,6 @@ def lines(file: File, path: epath.PathLike, longest: int = -1) -> Iterator[tuple
     """Yields the number, from 1, and the bytes of each line, with its end.
 
     The rest of a line after `longest` bytes is skipped.
-
-    Raises:
-      FaultyFile: if the file cannot be decompressed.
     """
     number = 0
     try:
@@ -270,12 +250,7 @@ def lines(file: File, path: epath.PathLike, longest: int = -1) -> Iterator[tuple
 
 
 def text_lines(path: epath.PathLike) -> Iterator[str]:
-    """Yields the lines of a text, without their ends and a byte-order mark.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      FaultyFile: if it cannot be decompressed or is not UTF-8.
-    """
+    """Yields the lines of a text, without their ends and a byte-order mark."""
     with opened(path) as file:
         yield from text_lines_of(file, path)
 

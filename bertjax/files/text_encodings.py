@@ -94,9 +94,6 @@ def as_utf8(file: Any, encoding: str, path: Any) -> Any:
 
     Bytes that the encoding lacks become one that is not UTF-8. Line ends are as in
     `with_line_feeds`. `path` is for messages.
-
-    Raises:
-      ValueError: while reading, if the file is UTF-8 itself, and another text in `encoding`.
     """
     if is_utf8(encoding):
         return with_line_feeds(file)

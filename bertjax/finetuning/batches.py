@@ -45,9 +45,6 @@ def train_batches(
     The one incomplete batch of an epoch is filled up with copies whose example_weights are 0,
     record_positions -1 and token labels -1. `rows` are the rows of the global batch that this host
     needs; None means all.
-
-    Raises:
-      ValueError: if there are no examples, or one is longer than the last bucket.
     """
     rows = range(global_batch_size) if rows is None else rows
     _check(features, buckets)
@@ -66,9 +63,6 @@ def evaluation_batches(
 
     Batches are those of `train_batches`; `record_positions` put predictions back in order. Every
     host gets the same number of batches, `rows` of each.
-
-    Raises:
-      ValueError: as `train_batches`.
     """
     rows = range(batch_size) if rows is None else rows
     _check(features, buckets)

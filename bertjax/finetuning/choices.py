@@ -48,11 +48,6 @@ def read_examples(path: epath.PathLike) -> list[Example]:
 
     A CSV file needs the columns ending0 to ending3 and either sent1 and sent2 or startphrase; one
     without the column label is a test file.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if the name ends otherwise, or the file is not as it must be: the first ten of
-        its faults, with their lines.
     """
     path = epath.Path(path)
     if path.suffix not in _FORMATS:
@@ -84,12 +79,7 @@ def read_examples(path: epath.PathLike) -> list[Example]:
 def choice_rows(
     examples: Sequence[Example], tokenizer: tokenizers.Tokenizer, *, max_seq_length: int
 ) -> feature_sets.FeatureSet:
-    """Returns the four rows of each example; "labels" are int32, none where no example has one.
-
-    Raises:
-      ValueError: if there are no examples, some have a label and some have not, or max_seq_length
-        is too small.
-    """
+    """Returns the four rows of each example; "labels" are int32, none where no example has one."""
     labels = [example.label for example in examples if example.label is not None]
     if labels and len(labels) < len(examples):
         raise ValueError(

@@ -81,11 +81,6 @@ def read_sentences(path: epath.PathLike, *, scheme: str | None = None) -> list[S
     are in Unicode's form NFC. `scheme` is a key of `tag_schemes.SCHEMES` or "plain"; None
     recognizes it. Given "iob1", a B is allowed everywhere, so that tags of no pure scheme are read
     as conlleval reads them.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: naming file and line, if it is not UTF-8, a line has not as many columns as the
-        others, a word is empty, or a tag is "_" or invalid in itself or where it stands.
     """
     lines = _lines(path)
     if not lines:
@@ -173,10 +168,6 @@ def tagged_rows(
     and without tags. A document that is too long becomes pieces that overlap by about a half. A
     word of no tokens is [UNK], one longer than a piece is cut.
     Source: Devlin et al. 2019, section 5.3, which reads as much of the document as fits.
-
-    Raises:
-      ValueError: if there are no sentences, a tag is not among `labels`, or a number is out of its
-        range.
     """
     capacity = max_seq_length - _SPECIALS
     stride = max(capacity // 2, 1)

@@ -61,11 +61,7 @@ class File:
 
 
 def files(value: str) -> list[File]:
-    """Returns the files of an option: FILE or FILE=WEIGHT, with commas between them.
-
-    Raises:
-      ValueError: if a weight is not above 0, or a file is named twice.
-    """
+    """Returns the files of an option: FILE or FILE=WEIGHT, with commas between them."""
     named = []
     for part in (part.strip() for part in value.split(",")):
         if not part:
@@ -115,12 +111,6 @@ def read(
     """Returns the examples of a file, in its order; `rows` is a key of ROWS.
 
     Scores lie in `score_range`, lowest and highest, and become numbers from 0 to 1.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if its kind is unknown, a column is missing, there are no rows, or rows have an
-        empty text, no number or one out of range, no class, or not as many texts as the first: the
-        first ten faults with their lines.
     """
     path = epath.Path(path)
     if path.suffix.lower() == _TEXT_SUFFIX:
@@ -166,11 +156,7 @@ def read(
 
 
 def holds(path: epath.PathLike) -> str:
-    """Returns which of ROWS a file holds by its columns, the most specific one.
-
-    Raises:
-      ValueError: if its columns fit none.
-    """
+    """Returns which of ROWS a file holds by its columns, the most specific one."""
     if epath.Path(path).suffix.lower() == _TEXT_SUFFIX:
         return "texts"
     layouts = [layout for rows in _BY_CONTENT for layout in ROWS[rows]((0.0, 1.0))]
@@ -373,11 +359,6 @@ def read_collection(directory: epath.PathLike) -> Collection:
     the text of its document. qrels/test.tsv has a header, then query, document and grade; above 0
     the document is relevant to the query.
     Source: github.com/beir-cellar/beir, beir/datasets/data_loader.py, GenericDataLoader.
-
-    Raises:
-      FileNotFoundError: if one of the three files is missing.
-      ValueError: if a line is not as it must be, or names a query or a document that is not there:
-        the first ten faults with their lines.
     """
     directory = epath.Path(directory)
     documents = _named_texts(directory / CORPUS, may_be_empty=True)
@@ -562,12 +543,7 @@ SETS: Mapping[str, Callable[[Sequence[Example]], EvaluationSet]] = {
 
 
 def read_set(path: epath.PathLike, score_range: tuple[float, float]) -> EvaluationSet:
-    """Returns what is scored on a file, or a directory in BEIR's layout.
-
-    Raises:
-      FileNotFoundError: if it is not there.
-      ValueError: if it is not as it must be, or has nothing to score.
-    """
+    """Returns what is scored on a file, or a directory in BEIR's layout."""
     if epath.Path(path).is_dir():
         return _retrieval(read_collection(path))
     rows = holds(path)

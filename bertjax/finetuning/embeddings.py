@@ -211,11 +211,7 @@ class SentenceEmbedding(base.FinetuningTask):
         return {column[0]: jax.ShapeDtypeStruct((batch_size,), column[1])} if column else {}
 
     def taught_by(self, teacher: base.FinetuningTask) -> TaughtEmbedding:
-        """Returns the task that learns the teacher's vectors.
-
-        Raises:
-          ValueError: if those are not as wide as the student's.
-        """
+        """Returns the task that learns the teacher's vectors."""
         assert isinstance(teacher, SentenceEmbedding)
         if teacher.size != self.size:
             raise ValueError(

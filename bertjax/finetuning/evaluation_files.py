@@ -21,11 +21,6 @@ def named(value: str, option: str = OPTION) -> dict[str, str]:
     """Returns the paths of NAME=PATH pairs with commas between them, by name, in their order.
 
     The first "=" ends the name, so a path may hold others, but no comma. `option` is for messages.
-
-    Raises:
-      ValueError: with all faults: a pair without a name or a path, a name with other signs than
-        letters, digits, ".", "_" and "-", one that means something else, a name or a path that
-        stands twice.
     """
     pairs = [_pair(part) for part in value.split(",") if part.strip()]
     faults = [fault for pair in pairs if (fault := _fault(*pair))]
@@ -50,9 +45,6 @@ def unnamed(paths: Sequence[str], alone: str) -> dict[str, str]:
     """Returns the paths by the names of their sets: `alone` of one, else what tells them apart.
 
     Those are the names of files without suffix, with the directory before them where they repeat.
-
-    Raises:
-      ValueError: if two sets would have one name.
     """
     if len(paths) == 1:
         return {alone: paths[0]}

@@ -83,23 +83,14 @@ class UnknownLabels:
 
 
 def lines(path: epath.PathLike) -> list[str]:
-    """Returns the lines of a UTF-8 file, without their ends or a byte-order mark.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      FaultyFile: if it is not UTF-8.
-    """
+    """Returns the lines of a UTF-8 file, without their ends or a byte-order mark."""
     return list(tables.text_lines(path))
 
 
 def rows(
     path: epath.PathLike, faults: Faults, rules: tables.Rules, suffix: str | None = None
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields "file:line" and the values of the rows of a table; the others add to `faults`.
-
-    Raises:
-      FileNotFoundError, FaultyFile: as `tables.rows`.
-    """
+    """Yields "file:line" and the values of the rows of a table; the others add to `faults`."""
     for row in tables.rows(path, rules, suffix):
         source = f"{path}:{row.number}"
         if row.fault:

@@ -44,9 +44,6 @@ class FeatureSet:
     behind the other; () is one of weight 1. Examples that share a number in `apart` must not share
     a batch of training. Rows without tokens have `row_length` positions each, whose values are
     columns.
-
-    Raises:
-      ValueError: if the parts do not fit together.
     """
 
     tokens: dict[str, Rows]
@@ -115,10 +112,6 @@ def sequence_pairs(
     from the end of the longer text until the row fits; the log counts such rows. The first text and
     its specials are segment 0, the second and its [SEP] segment 1.
 
-    Raises:
-      ValueError: if there are not as many second texts as first ones, or max_seq_length leaves no
-        room for one token of each.
-
     Source: google-research/bert, run_classifier.py, convert_single_example.
     """
     specials = _SPECIALS_OF_ONE if texts_b is None else pair_specials(tokenizer)
@@ -185,10 +178,6 @@ def text_rows(
     """Returns the rows of the examples; "labels" are int32 classes or float32 numbers, if any.
 
     Of examples with several labels they are float32, 1 or 0 for each of the `num_labels`.
-
-    Raises:
-      ValueError: if there are no examples, some have a label or a second text and some have not,
-        or max_seq_length is too small.
     """
     if not examples:
         raise ValueError("there are no examples; a data set needs at least one")

@@ -191,11 +191,7 @@ _MRPC_IDS = ("#1 ID", "#2 ID")
 
 
 def task_named(name: str) -> Task:
-    """Returns the task.
-
-    Raises:
-      ValueError: if there is none of that name.
-    """
+    """Returns the task."""
     if name not in TASKS:
         raise ValueError(f"GLUE has no task {name!r}; its tasks are {', '.join(TASKS)}")
     return TASKS[name]
@@ -206,11 +202,6 @@ def read_split(location: str, name: str, split: str) -> list[feature_sets.TextEx
 
     `location` is the directory of GLUE, which holds RTE/train.tsv and so on, the task's own
     folder, or "tfds:glue", "tfds:glue/rte" or "tfds:DIRECTORY" of a prepared dataset of TFDS.
-
-    Raises:
-      FileNotFoundError: if the file is not there.
-      ValueError: if the task or the split is unknown, or the file is not as it must be: the first
-        ten of its faults, with their lines.
     """
     task = task_named(name)
     if split not in task.files:
@@ -346,9 +337,6 @@ def _tfds_rows(dataset: str, name: str, split: str) -> Iterator[tuple[str, dict[
 
     `dataset` is "glue", "glue/rte" or the directory of a prepared dataset of TFDS. `split` is named
     as the official files are: "dev_matched" is validation_matched of TFDS.
-
-    Raises:
-      ValueError: if there is no such dataset, split or feature, or a file is damaged.
     """
     task = TASKS[name]
     columns = dict(zip(task.texts, task.tfds_texts or task.texts, strict=True))

@@ -37,9 +37,6 @@ def prediction_file(name: str, predictions: Sequence[int] | Sequence[float] | np
 
     `predictions` are the places of the classes in `Task.labels`; for STS-B scores, of which those
     below 0 become 0 and those above 5 become 5.
-
-    Raises:
-      ValueError: if there is not one class or finite number for each row.
     """
     task = _TASK_OF[name]
     values = np.asarray(predictions)
@@ -64,11 +61,7 @@ def column(words: Sequence[str]) -> str:
 
 
 def pack_submission(directory: epath.PathLike, path: epath.PathLike) -> None:
-    """Writes a zip of the prediction files in a directory, once all of them are complete.
-
-    Raises:
-      ValueError: as `check_submission`.
-    """
+    """Writes a zip of the prediction files in a directory, once all of them are complete."""
     files = check_submission(directory)
     path = epath.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,12 +71,7 @@ def pack_submission(directory: epath.PathLike, path: epath.PathLike) -> None:
 
 
 def check_submission(directory: epath.PathLike) -> dict[str, str]:
-    """Returns name and content of all prediction files after checking every line of them.
-
-    Raises:
-      FileNotFoundError: if there is no such directory.
-      ValueError: if the server would refuse them or count rows as wrong: the first ten faults.
-    """
+    """Returns name and content of all prediction files after checking every line of them."""
     directory = epath.Path(directory)
     if not directory.exists():
         raise FileNotFoundError(f"{directory} does not exist; give a directory of predictions")

@@ -238,11 +238,7 @@ class SequenceScorer(base.Scorer):
 
 
 def _of_lines(sources: str, targets: str, rules: tables.Rules) -> list[feature_sets.TextExample]:
-    """Returns the pairs of the lines of two files.
-
-    Raises:
-      FaultyFile: if they have different numbers of lines, or a line is empty.
-    """
+    """Returns the pairs of the lines of two files."""
     by_file = [_lines(path, rules) for path in (sources, targets)]
     if len(by_file[0]) != len(by_file[1]):
         raise example_files.FaultyFile(

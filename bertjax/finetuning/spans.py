@@ -333,9 +333,6 @@ def best_spans(
 
     Logits after a window's tokens, its padding, are not read. Answers have at most
     `max_answer_length` tokens.
-
-    Raises:
-      ValueError: if logits hold NaN.
     """
     by_question: list[list[_Row]] = [[] for _ in rows.questions]
     logits = zip(outputs["start_logits"], outputs["end_logits"], strict=True)

@@ -127,12 +127,6 @@ def read_questions(
     neither needed nor read. With `repairs_answers` an answer that is not at its offset is moved if
     it stands once near it; other misplaced answers, and questions that have no others, are left
     out. The log counts both.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if it is not JSON, a key is missing or holds the wrong kind, a context, question,
-        answer is empty, an answer is not in its context at its offset, a question has no answer
-        without being marked, or ids repeat. The first ten faults are named with file and id.
     """
     path = epath.Path(path)
     faults: list[str] = []
@@ -184,9 +178,6 @@ def windows(
 
     A question keeps its first `max_query_length` tokens, and each window begins `doc_stride` tokens
     after the one before.
-
-    Raises:
-      ValueError: if a row has no room for a token of context.
     """
     specials = feature_sets.pair_specials(tokenizer)
     if (least := max_query_length + specials + 1) > max_seq_length:

@@ -28,9 +28,6 @@ class Columns:
     column (or there is a list, in JSON), and with `flags`: columns that are named as the labels and
     hold 0 or 1. Without any of them the files are to be predicted on. `decimal_mark` is that of the
     numbers in a file.
-
-    Raises:
-      ValueError: if there are not one or two texts, or a column is named twice.
     """
 
     texts: tuple[str, ...]
@@ -107,12 +104,6 @@ def read_table(
     all are whole ones, else as text; or the columns with flags, in their order. Other files get the
     `labels` of training, which are to be stored with the checkpoint. White space around a class
     does not count, nor how Unicode spells its marks. `rules` say how the file is read.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if its kind is unknown, a column is missing, there are no rows, only one class
-        where each row has one, no label in any row, or rows have the wrong number of columns, an
-        empty text, an unknown class or no number: the first ten faults with their lines.
     """
     path = epath.Path(path)
     faults = example_files.Faults()

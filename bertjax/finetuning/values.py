@@ -55,11 +55,7 @@ class Labels:
 
     @classmethod
     def of(cls, manifest: records.Manifest, directory: epath.PathLike) -> Labels:
-        """Returns the labels of records.
-
-        Raises:
-          ValueError: if they have none.
-        """
+        """Returns the labels of records."""
         described = manifest.statistics.get("labels")
         if not described:
             raise ValueError(

@@ -60,11 +60,7 @@ class Facts:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of the text, each counted once.
-
-        Raises:
-          ValueError: if the records do not say it.
-        """
+        """The number of tokens of the text, each counted once."""
         if "tokens" not in self.manifest.statistics:
             raise ValueError(
                 f"the records in {self.options['data.train_dir']} do not say how many tokens the "
@@ -139,11 +135,6 @@ def settle(
 
     `saved` is the config of the run that is resumed, None for a new run. Decisions of its
     machine stay: its kind of random numbers, and the steps that fitted into config.budget.hours.
-
-    Raises:
-      FileNotFoundError: if there are no records.
-      ValueError: if the recipe leaves an option open that records cannot decide, or if
-        config.budget.extend_to is not for this run.
     """
     options = dict(config_lib.flatten(config))
     names = [name for name, value in options.items() if value is None]
@@ -172,11 +163,7 @@ def settle(
 
 
 def _stored_lengths(config: ml_collections.ConfigDict, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the lengths of phases that a resumed run keeps, or is extended to.
-
-    Raises:
-      ValueError: if config.budget.extend_to leaves the last phase no step.
-    """
+    """Returns the lengths of phases that a resumed run keeps, or is extended to."""
     extend_to = config.budget.extend_to or saved["budget"]["extend_to"]
     is_bounded = config.budget.hours > 0 and config.budget.hours == saved["budget"]["hours"]
     if not (extend_to or is_bounded):

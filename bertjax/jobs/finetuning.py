@@ -220,11 +220,6 @@ def open_job(
     Once one of `workdirs` holds a checkpoint, they are read there: it is enough to resume. The
     config gets the values that follow from the files: sizes of the model, labels, steps of the
     phase and of the warm-up. All sets are read here, so that faults in them are reported first.
-
-    Raises:
-      FileNotFoundError: if there are no weights or a file is missing.
-      ValueError: if an option is missing or unknown, the weights have no vocabulary or read too few
-        positions, or a file is not as it must be.
     """
     config = config.copy_and_resolve_references()
     kind = finetuning.KINDS[config.finetuning.dataset]
@@ -269,9 +264,6 @@ def language_of(
 
     A file of eval_files is in the language that it is named after. `options` are what name the
     languages, that of single files first.
-
-    Raises:
-      ValueError: as `languages.number_of`.
     """
     known = languages.names_of(config.model.language_embeddings, config.data.languages)
     of_file, of_named = options
@@ -354,10 +346,6 @@ def evaluating(trained: reader.Workdir, data: str, language: str = "") -> base.J
     """Returns the job of a finetuned model that is evaluated on the labelled files at `data`.
 
     `language` is that of one file, "": the one that the model was finetuned in.
-
-    Raises:
-      FileNotFoundError: if there are none, or the workdir holds no vocabulary.
-      ValueError: if they are not as they must be, or their languages are not those of the model.
     """
     config, kind = trained.config, kind_of(trained)
     if kind is None:

@@ -57,10 +57,6 @@ def check(
     """Warns of held-out records that are trained on.
 
     A run that has begun goes on, since evaluation does not affect what it learns.
-
-    Raises:
-      ValueError: if a new run would mostly be scored on its training documents, and
-        config.data.eval_may_overlap is false.
     """
     of_each = (overlaps.find(record_set, evaluated) for record_set in trained)
     reasons = {overlap.text: overlap for overlap in of_each if overlap}
@@ -149,11 +145,7 @@ def held_out_tokens(config: ml_collections.ConfigDict, evaluated: records.Record
 
 
 def training_contents(trained: reader.Description) -> contents.RecordSummary | None:
-    """Returns what a run was trained on, by its workdir, or else by records that still lie there.
-
-    Raises:
-      ValueError: if a file is damaged.
-    """
+    """Returns the data of a run, from its workdir, or else from records that still lie there."""
     summary = contents.load(trained.directory / reader.TRAINING_DATA_DIRECTORY)
     return summary or united(reader.training_records(trained).values())
 

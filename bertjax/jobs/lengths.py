@@ -100,9 +100,6 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
     """Returns the phases in the order in which they run, with their places in the run.
 
     A phase without steps is left out. Epochs and tokens have become steps (`set_steps`).
-
-    Raises:
-      ValueError: if a batch cannot grow as the config says.
     """
     stretches, first_step = [], 0
     for ordinal, name in enumerate(config_lib.phase_names(config)):
@@ -135,9 +132,6 @@ def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]
 
     `num_examples` are those of an epoch by phase; phases that it does not have are left as they
     are. The tokens of a phase are all its positions, batch x length.
-
-    Raises:
-      ValueError: if a batch cannot grow as the config says.
     """
     for name in config_lib.phase_names(config):
         options = _checked(config, name)

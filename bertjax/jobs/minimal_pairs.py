@@ -41,10 +41,6 @@ class PairSet:
 
         Of each paradigm the first `most_of_paradigm` are taken, 0: all. `language` is the number of
         their language, for a model that reads it.
-
-        Raises:
-          FileNotFoundError: if there is no such file.
-          ValueError: if it holds something else, or a sentence is longer than `max_length` tokens.
         """
         form, pairs = minimal_pairs.read(path)
         if form != minimal_pairs.SENTENCES:

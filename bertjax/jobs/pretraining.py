@@ -123,11 +123,6 @@ def open_job(
     """Returns the job after checking its records against each other and against the config.
 
     A run that is in one of `workdirs` already may go on whatever it is evaluated on.
-
-    Raises:
-      FileNotFoundError: if a record directory or its manifest is missing.
-      ValueError: if one does not fit the run, all faults of a directory at once; or if a new run
-        would be scored on what it trains on.
     """
     config = config.copy_and_resolve_references()
     lengths.set_steps(config, {})
@@ -171,11 +166,7 @@ def open_job(
 
 
 def _vocabulary(record_set: records.RecordSet) -> tokenizer.Tokenizer | None:
-    """Returns the vocabulary of records, None if they have none.
-
-    Raises:
-      ValueError: if it is not the one that they were built with.
-    """
+    """Returns the vocabulary of records, None if they have none."""
     if not record_set.manifest.tokenizer:
         return None
     vocabulary = tokenizer.load(record_set.directory)
@@ -250,11 +241,7 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
 
 
 def known_manifests(config: ml_collections.ConfigDict) -> dict[str, records.Manifest]:
-    """Returns the manifests of the phases' records that are on this machine.
-
-    Raises:
-      ValueError: if one is damaged.
-    """
+    """Returns the manifests of the phases' records that are on this machine."""
     manifests = {}
     if config.data.source == "records" and config.data.train_dir:
         for phase in lengths.phases(config):
@@ -268,11 +255,6 @@ def evaluating(trained: reader.Description, data: str, language: str = "") -> ba
     """Returns the job of a trained model that is evaluated on all records of a directory.
 
     On records without pairs there is no pair loss.
-
-    Raises:
-      FileNotFoundError: if there is no manifest.
-      ValueError: if the records were made with another vocabulary, or have other pairs; if a
-        language is given, since records name theirs.
     """
     if language:
         raise ValueError(
@@ -450,11 +432,7 @@ def _warn_of_unread_shares(
 def _resolve_languages(
     config: ml_collections.ConfigDict, record_sets: Iterable[records.RecordSet | None]
 ) -> None:
-    """Names the languages of the model's embeddings, by those of the records if not given.
-
-    Raises:
-      ValueError: if records name no language, or one that the model has no embedding of.
-    """
+    """Names the languages of the model's embeddings, by those of the records if not given."""
     if not config.model.language_embeddings:
         return
     read = [one for one in record_sets if one is not None]
@@ -481,11 +459,7 @@ def _resolve_languages(
 def _resolve_values(
     config: ml_collections.ConfigDict, manifest: records.Manifest, directory: epath.PathLike
 ) -> None:
-    """Sets the sizes of values that the config leaves to the records.
-
-    Raises:
-      ValueError: if the config has others.
-    """
+    """Sets the sizes of values that the config leaves to the records."""
     features = value_masking.features(manifest)
     columns = manifest.statistics.get("columns")
     found: dict[str, Any] = {}

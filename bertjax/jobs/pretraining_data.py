@@ -336,11 +336,7 @@ def draw_masks(
 
 
 def _donors(record_set: records.RecordSet) -> value_masking.Donors:
-    """Returns the training values that are stored with the records.
-
-    Raises:
-      ValueError: if there are none.
-    """
+    """Returns the training values that are stored with the records."""
     path = record_set.directory / value_masking.DONORS_FILE
     if not path.exists():
         raise ValueError(

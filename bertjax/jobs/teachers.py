@@ -34,11 +34,7 @@ class Teacher:
 
 
 def sizes_of(config: ml_collections.ConfigDict) -> encoder.EncoderConfig:
-    """Returns the teacher's sizes, computed with as the student is.
-
-    Raises:
-      FileNotFoundError, ValueError: if there are no weights there.
-    """
+    """Returns the teacher's sizes, computed with as the student is."""
     path = config.distillation.teacher
     try:
         sizes = formats.describe(path).config
@@ -68,11 +64,6 @@ def read(
 
     `head` None is the one that the weights have. `vocabulary` is that of the student's data and
     `labels` the names of the classes of its head.
-
-    Raises:
-      FileNotFoundError: if there is nothing at config.distillation.teacher.
-      ValueError: if it cannot be read, has not this head, or its vocabulary, languages, labels or
-        rows are not the student's; all that does not fit at once.
     """
     path = config.distillation.teacher
     weights = formats.read(path, head=head)
@@ -190,9 +181,6 @@ def student_values(
     those of a teacher that reads one segment. (The released script drops it.)
     Source: Sanh et al. 2019, section 3; transformers, examples/research_projects/distillation,
     scripts/extract_distilbert.py.
-
-    Raises:
-      ValueError: if the student's parts or sizes are others than the teacher's.
     """
     chosen = layers or spread(teacher.encoder.num_hidden_layers, student.num_hidden_layers)
     faults = list(_start_faults(teacher.encoder, student, chosen))

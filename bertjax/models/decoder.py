@@ -124,9 +124,6 @@ class Decoder(nnx.Module):
 
         `inputs` are `input_ids`, `input_mask` and by choice `positions`, as an encoder reads them.
         `states` are the encoder's; `source` says which of them are seen, by all positions alike.
-
-        Raises:
-          ValueError: if `source` says that positions see different states.
         """
         key = layers.folded(key, _KEY)
         with jax.named_scope("embeddings"):

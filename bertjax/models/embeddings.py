@@ -91,9 +91,6 @@ class LearntEmbeddings(nnx.Module):
         """Reads `input_ids`; `segment_ids`, without which all is of segment 0; and positions.
 
         `words` is the table of another module, for embeddings without one of their own.
-
-        Raises:
-          ValueError: if there are language embeddings, and no `language` in the batch.
         """
         summed = self._placed_words(inputs, self.word if words is None else words)
         if self.type_vocab_size:

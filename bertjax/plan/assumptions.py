@@ -39,10 +39,6 @@ def with_length(
     """Returns the config with the steps that follow from examples, and what that assumes.
 
     `num_examples` stands in for the data, which is read where it is 0 and the config names it.
-
-    Raises:
-      ValueError: if steps follow from examples and neither data nor their number is given.
-      FileNotFoundError, ValueError: as opening the job.
     """
     if config.task == "finetuning":
         return _finetuning_with_length(config, num_examples)

@@ -75,11 +75,7 @@ class Budget:
 
 
 def parse_hours(text: str) -> float:
-    """Returns the hours of a time such as 24h, 90m or 2d.
-
-    Raises:
-      ValueError: if it is none, or not above 0.
-    """
+    """Returns the hours of a time such as 24h, 90m or 2d."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", text.strip().lower())
     hours = float(match[1]) * HOURS[match[2]] if match else 0.0
     if not hours:
@@ -97,10 +93,6 @@ def candidates(
 
     `options` are those of every config, by their dotted names. All devices share each batch, and
     batches do not grow.
-
-    Raises:
-      FileNotFoundError: as `recipes.find`.
-      ValueError: if a recipe does not pretrain, or leaves to records what they alone can say.
     """
     sizes = dict.fromkeys(size for name in names for size in recipes.of_family(name))
     configs, assumed = {}, {}
@@ -124,11 +116,7 @@ def candidates(
 
 
 def _of_full_batches(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-    """Returns the config without batch ramps, and without passes over records that are not there.
-
-    Raises:
-      ValueError: if several phases make passes: then their shares of the run are not known.
-    """
+    """Returns the config without batch ramps and without passes over records that do not exist."""
     names = config_lib.phase_names(config)
     for name in names:
         config.phases[name].update(ramp_from=0, ramp_tokens=0)

@@ -137,11 +137,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def from_json(fields: Mapping[str, Any]) -> Outcome:
-    """Returns the outcome that `to_json` wrote.
-
-    Raises:
-      KeyError, TypeError: if it did not write this.
-    """
+    """Returns the outcome that `to_json` wrote."""
     values = {name: value for name, value in fields.items() if name != "kind"}
     if fields["kind"] == OutOfMemory.__name__:
         return OutOfMemory(**values)

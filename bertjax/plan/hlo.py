@@ -125,11 +125,7 @@ class Analysis:
 
 
 def analyze(text: str) -> Analysis:
-    """Returns the analysis of an optimized HLO text, `compiled.as_text()`.
-
-    Raises:
-      ValueError: if the text is not an HLO module.
-    """
+    """Returns the analysis of an optimized HLO text, `compiled.as_text()`."""
     module = parse(text)
     costs = _computation_costs(module)(module.entry)
     return Analysis(
@@ -443,11 +439,7 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """Returns the module of an HLO text.
-
-    Raises:
-      ValueError: if the text has no entry computation.
-    """
+    """Returns the module of an HLO text."""
     computations, entry, open_name = {}, None, None
     instructions, root = {}, None
     for line in text.splitlines():

@@ -68,11 +68,7 @@ class Planner:
     cache_directory: pathlib.Path | None
 
     def build(self, config: ml_collections.ConfigDict) -> program_lib.Program:
-        """Returns the program of a config whose vocabulary size is known.
-
-        Raises:
-          ValueError: if the config, its batches or its shardings do not fit the devices.
-        """
+        """Returns the program of a config whose vocabulary size is known."""
         mesh = sharding.make_mesh(self.devices, data=config.mesh.data, tensor=config.mesh.tensor)
         resolved = program_lib.resolve(config, self.target.platform, self.target.device_kind)
         job = jobs.JOBS[config.task].outline(resolved)
@@ -128,11 +124,7 @@ def plan(
     with_search: bool = False,
     assumptions: Sequence[str] = (),
 ) -> Plan:
-    """Returns the plan of all phases of a config whose vocabulary size is known.
-
-    Raises:
-      ValueError: if the config, its batches or its shardings do not fit the devices.
-    """
+    """Returns the plan of all phases of a config whose vocabulary size is known."""
     program = planner.build(config)
     pairs = [planner.phase_plan(program, phase) for phase in program.job.phases]
     searches = {}

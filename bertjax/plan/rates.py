@@ -49,11 +49,7 @@ def average(phases: Sequence[jobs.Phase], rates: Sequence[float]) -> float:
 
 
 def estimated(config: ml_collections.ConfigDict, on_target: planner.Planner) -> Rate:
-    """Returns the rate by the compiler's cycles, in the fewest micro-batches that fit.
-
-    Raises:
-      ValueError: if the config, its batches or its shardings do not fit the devices.
-    """
+    """Returns the rate by the compiler's cycles, in the fewest micro-batches that fit."""
     program = on_target.build(config)
     limit = accelerators.memory_bytes(on_target.target.device_kind) or math.inf
     counted = compiled.count_bytes(program, program.job.phases[0])
@@ -113,11 +109,7 @@ def _micro_batches(program: program_lib.Program, phases: Sequence[jobs.Phase]) -
 
 
 def measured(config: ml_collections.ConfigDict, on_target: planner.Planner) -> Rate:
-    """Returns the rate by a clock, on batches of the same rows or of fewer: rows are independent.
-
-    Raises:
-      ValueError: as `estimated`.
-    """
+    """Returns the rate by a clock, on batches of the same rows or fewer: rows are independent."""
     program = on_target.build(config)
     counted = compiled.count_bytes(program, program.job.phases[0])
     needed, limit = 2 * counted.parameters + counted.optimizer, _memory(on_target.target)

@@ -20,9 +20,6 @@ def make_target(
     """Returns the devices that a topology name stands for, without asking for them.
 
     `cpu` and `gpu` stand for as many devices as the config's mesh wants.
-
-    Raises:
-      ValueError: if the name is not known, or the config's mesh does not fit the slice.
     """
     num_devices = max(abs(config.mesh.data) * config.mesh.tensor, 1)
     if name in LOCAL:
@@ -38,11 +35,7 @@ def make_target(
 
 
 def make_planner(target: estimates.Target, cache_directory: pathlib.Path | None) -> planner.Planner:
-    """Returns a planner with the target's devices, or with stand-ins where it cannot compile.
-
-    Raises:
-      ValueError: if the devices cannot be had, saying what to do.
-    """
+    """Returns a planner with the target's devices, or with stand-ins where it cannot compile."""
     if target.tpu_slice is not None:
         try:
             devices = topologies.devices(target.tpu_slice)
@@ -64,11 +57,7 @@ def make_planner(target: estimates.Target, cache_directory: pathlib.Path | None)
 
 
 def measuring_planner(platform: str) -> planner.Planner:
-    """Returns a planner with all devices that JAX finds on this machine, `cpu` or `gpu`.
-
-    Raises:
-      ValueError: if it finds none.
-    """
+    """Returns a planner with all devices that JAX finds on this machine, `cpu` or `gpu`."""
     devices = _local_devices(platform)
     if not devices:
         raise ValueError(

@@ -104,10 +104,6 @@ def parse(name: str, *, num_slices: int = 1) -> Slice:
     """Returns the slice of a name such as "v5e-16", "v5litepod-16", "v4-8" or "v5e:4x4".
 
     The number counts TensorCores for v2, v3, v4, v5p and tpu7x, chips for v5e and v6e.
-
-    Raises:
-      ValueError: listing what is known, for an unknown generation, size or form; or if num_slices
-        is less than 1.
     """
     if num_slices < 1:
         raise ValueError(f"num_slices is {num_slices}; it must be at least 1")
@@ -137,13 +133,7 @@ def parse(name: str, *, num_slices: int = 1) -> Slice:
 
 
 def devices(tpu_slice: Slice) -> list[Any]:
-    """Returns the devices of all slices, host by host; programs are compiled for them, not run.
-
-    Raises:
-      ImportError: if libtpu is not installed.
-      RuntimeError: if another process has libtpu open.
-      ValueError: if this libtpu does not make the topology.
-    """
+    """Returns the devices of all slices, host by host; programs are compiled for them, not run."""
     # Otherwise libtpu complains on stderr that this machine is not a TPU worker.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")

@@ -40,11 +40,6 @@ def start(
     """Runs all commands that are not done, and returns the page that shows what they made.
 
     `config` is the recipe of the options; `more` are further options of the training.
-
-    Raises:
-      NotOursError, ValueError: as `commands.begin`.
-      WorkdirInUseError: if another process makes the same output.
-      SystemExit: with the code of a command that fails or is stopped.
     """
     commands.begin(output, options)
     with ownership.Ownership(output, option="--output"):
@@ -73,11 +68,7 @@ def _run_all(
 
 
 def run(command: commands.Command) -> str:
-    """Prints a command, runs it, and returns what it prints.
-
-    Raises:
-      SystemExit: with its code, if that is not 0.
-    """
+    """Prints a command, runs it, and returns what it prints."""
     program_flags.print_report(f"\n$ {command.shown}")
     lines = []
     with subprocess.Popen(command.argv, stdout=subprocess.PIPE, encoding="utf-8") as process:

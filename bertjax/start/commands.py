@@ -82,12 +82,7 @@ class Command:
 
 
 def begin(output: pathlib.Path, options: Options) -> None:
-    """Makes the directory, or compares the options with those that an earlier call stored.
-
-    Raises:
-      NotOursError: if files of someone else stand in the way.
-      ValueError: if an earlier call had other options, or they cannot be read.
-    """
+    """Makes the directory, or compares the options with those that an earlier call stored."""
     names = {"vocabulary", RUN, "exported", "index.html", OPTIONS_FILE}
     names |= {path.name for pattern in ("train*", "heldout*") for path in output.glob(pattern)}
     directories.claim(output, "start", names, advice="give another --output")

@@ -16,11 +16,7 @@ _BEGINS_WORD = ("\u2581", "\u0120")  # of sentencepiece and of byte-level BPE
 
 
 def masked(directory: epath.PathLike, number: int) -> list[str]:
-    """Returns at most `number` sentences of a record directory, with "[MASK]" for a word of each.
-
-    Raises:
-      FileNotFoundError, ValueError: as `records.open`.
-    """
+    """Returns at most `number` sentences of a record directory, each with a "[MASK]"."""
     record_set = records.open(directory)
     vocabulary = tokenizer.load(record_set.directory)
     rows = (_with_a_mask(ids, vocabulary) for ids in _rows(record_set, vocabulary))

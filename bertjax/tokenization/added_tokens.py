@@ -50,11 +50,7 @@ class AddedToken:
 
 
 class WithAddedTokens(token_ids.Tokenizer):
-    """A tokenizer and the tokens that were added to it; `data.tokenizer.Tokenizer`.
-
-    Raises:
-      ValueError: as `checked`.
-    """
+    """A tokenizer and the tokens that were added to it; `data.tokenizer.Tokenizer`."""
 
     def __init__(self, base: token_ids.Tokenizer, tokens: Sequence[AddedToken]):
         self.base: Any = base  # of any kind
@@ -185,11 +181,7 @@ class WithAddedTokens(token_ids.Tokenizer):
 
 
 def attach(base: token_ids.Tokenizer, tokens: Sequence[AddedToken]) -> token_ids.Tokenizer:
-    """Returns the tokenizer with the tokens that are not its own special ones, if there are any.
-
-    Raises:
-      ValueError: as `checked`.
-    """
+    """Returns the tokenizer with the tokens that are not its own special ones, if there are any."""
     ids = {base.vocabulary[token_id]: token_id for token_id in base.special_ids}
     for token in tokens:
         if ids.get(token.content, token.id) != token.id:
@@ -202,11 +194,7 @@ def attach(base: token_ids.Tokenizer, tokens: Sequence[AddedToken]) -> token_ids
 
 
 def checked(tokens: Sequence[AddedToken], base: token_ids.Tokenizer) -> tuple[AddedToken, ...]:
-    """Returns the tokens in the order of their ids.
-
-    Raises:
-      ValueError: if ids do not go on where the vocabulary ends, or one is there twice or empty.
-    """
+    """Returns the tokens in the order of their ids."""
     ordered = sorted(tokens, key=lambda token: token.id)
     ids = {entry: token_id for token_id, entry in enumerate(base.vocabulary)}
     for token in ordered:
@@ -240,9 +228,6 @@ def read_added_tokens(directory: epath.PathLike, base: token_ids.Tokenizer) -> l
 
     They stand in tokenizer_config.json, else in added_tokens.json, and in tokenizer.json. Special
     ones that have no id there are entries of the vocabulary, or follow at its end.
-
-    Raises:
-      ValueError: naming the file, if it does not say which tokens those are.
     """
     directory = epath.Path(directory)
     config, special, legacy, whole = (

@@ -77,10 +77,6 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
     With `add_prefix_space` a text that does not begin with a blank gets one, so that its first word
     is the token that it is elsewhere. `normalization` is a Unicode form, or none as released. With
     `keeps_marks` text is cut by `WHOLE_WORDS`.
-
-    Raises:
-      ValueError: if the vocabulary is empty, lacks special tokens, or does not fit the merges, or
-        both options are set.
     """
 
     kind = "byte_bpe"
@@ -250,9 +246,6 @@ def read_tokenizer(
     """Returns the tokenizer of a vocab.json and its merges.txt.
 
     `add_prefix_space` stands in tokenizer_config.json; false without one.
-
-    Raises:
-      ValueError: if the files are damaged, or are to fold case.
     """
     del strip_accents, language  # None of its files has an option for accents.
     path = epath.Path(path)
@@ -282,11 +275,7 @@ def cutter(*, keeps_marks: bool, add_prefix_space: bool = False) -> pre_tokenize
 
 
 def of_fields(fields: Mapping[str, Any]) -> ByteBpeTokenizer:
-    """Returns the tokenizer of a tokenizer.json.
-
-    Raises:
-      ValueError: listing what it does otherwise.
-    """
+    """Returns the tokenizer of a tokenizer.json."""
     model = fields["model"]
     before: dict[str, Any] = fields.get("pre_tokenizer") or {}
     steps = before.get("pretokenizers") or [{}]
@@ -323,11 +312,7 @@ def of_fields(fields: Mapping[str, Any]) -> ByteBpeTokenizer:
 
 
 def entries(ids: Mapping[str, Any]) -> list[str]:
-    """Returns the entries in the order of their ids.
-
-    Raises:
-      ValueError: if those are not 0, 1, 2, ..., each once.
-    """
+    """Returns the entries in the order of their ids."""
     if not all(isinstance(number, int) for number in ids.values()):
         raise ValueError("it must map entries to whole numbers")
     ordered = sorted(ids, key=ids.__getitem__)
@@ -342,11 +327,7 @@ def lines(data: bytes) -> list[str]:
 
 
 def merges_of(lines: Sequence[Any]) -> list[Merge]:
-    """Returns the merges of the lines of merges.txt, or of a tokenizer.json's list, old or new.
-
-    Raises:
-      ValueError: naming the first line that holds no two entries.
-    """
+    """Returns the merges of the lines of merges.txt, or of a tokenizer.json's list, old or new."""
     merges: list[Merge] = []
     for number, line in enumerate(lines, start=1):
         pair = line.split(" ") if isinstance(line, str) else line

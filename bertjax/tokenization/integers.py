@@ -33,9 +33,6 @@ class IntegerTokenizer(token_ids.Tokenizer):
     `fields` are those of integers.json: `vocab_size`, and `pad_id`, `cls_id`, `sep_id`, `mask_id`
     and, where there is one, `unk_id`, which are among the ids. Special ids in the data are never
     masked; padding in it is left out. Every id is a word.
-
-    Raises:
-      ValueError: if a field is missing, unknown or no such number, or two roles share an id.
     """
 
     kind = "integers"
@@ -71,11 +68,7 @@ class IntegerTokenizer(token_ids.Tokenizer):
         }
 
     def encode(self, text: str) -> list[int]:
-        """Returns the ids in `text`, without padding.
-
-        Raises:
-          ValueError: if something in it is not an id of the vocabulary.
-        """
+        """Returns the ids in `text`, without padding."""
         try:
             ids = list(map(int, text.split()))
         except ValueError:
@@ -132,11 +125,7 @@ class IntegerTokenizer(token_ids.Tokenizer):
 
 
 def read_tokenizer(path: epath.Path, **casing: Any) -> IntegerTokenizer:
-    """Returns the tokenizer of an integers.json; there is no casing.
-
-    Raises:
-      ValueError: if it is not one.
-    """
+    """Returns the tokenizer of an integers.json; there is no casing."""
     del casing
     return IntegerTokenizer(json_text.read_object(path))
 

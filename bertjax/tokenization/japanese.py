@@ -22,11 +22,7 @@ DICTIONARIES = ("unidic_lite", "unidic", "ipadic")
 
 
 class Words:
-    """A pre-tokenizer of `tokenizers`: the words of MeCab, or the characters of these.
-
-    Raises:
-      ValueError: if fugashi or the dictionary is not installed.
-    """
+    """A pre-tokenizer of `tokenizers`: the words of MeCab, or the characters of these."""
 
     def __init__(self, config: Mapping[str, Any]):
         self._lowercase = bool(config.get("do_lower_case"))
@@ -96,11 +92,7 @@ def cutter(config: Mapping[str, Any]) -> pre_tokenizers.PreTokenizer:
 
 
 def tagger(options: Mapping[str, Any]) -> Any:
-    """Returns MeCab with the dictionary that `mecab_kwargs` name, unidic-lite by default.
-
-    Raises:
-      ValueError: if fugashi or the dictionary is not installed.
-    """
+    """Returns MeCab with the dictionary that `mecab_kwargs` name, unidic-lite by default."""
     dictionary, more = options.get("mecab_dic", DICTIONARIES[0]), options.get("mecab_option") or ""
     if dictionary not in (None, *DICTIONARIES):
         raise ValueError(f"mecab_dic is {dictionary!r}; known are {', '.join(DICTIONARIES)}")

@@ -84,10 +84,6 @@ class LibraryTokenizer(token_ids.Tokenizer):
 
     The names of special tokens in a text are text, as for every kind here. `marks` says how entries
     show their places in words, as a key of vocabulary_exchange.MARKS.
-
-    Raises:
-      ValueError: if the bytes are damaged, special tokens are missing, or the file puts something
-        else around a text than one token before and one after it.
     """
 
     kind = "tokenizers"
@@ -270,11 +266,7 @@ def of_vocabulary(entries: Sequence[str], config: Mapping[str, Any]) -> LibraryT
 
 @_faults_of_library()
 def of_japanese(entries: Sequence[str], config: Mapping[str, Any]) -> LibraryTokenizer:
-    """Returns BertJapaneseTokenizer with the entries of a vocab.txt.
-
-    Raises:
-      ValueError: listing the choices of the config that are not read, or what is not installed.
-    """
+    """Returns BertJapaneseTokenizer with the entries of a vocab.txt."""
     japanese.check(config)
     ids = {entry: token_id for token_id, entry in enumerate(entries)}
     unknown = named(config, "unk") or wordpiece.UNK
@@ -443,11 +435,7 @@ def _library(fields: Mapping[str, Any]) -> tokenizers.Tokenizer:
 def _with_added(
     library: tokenizers.Tokenizer, config: Mapping[str, Any], hidden: Collection[str] = ()
 ) -> tokenizers.Tokenizer:
-    """Returns the tokenizer with the tokens that the config adds.
-
-    Raises:
-      ValueError: if one gets another id than the config says.
-    """
+    """Returns the tokenizer with the tokens that the config adds."""
     listed = config.get(added_tokens.DECODER) or {}
     if not isinstance(listed, Mapping):
         raise ValueError(f"added_tokens_decoder is {listed!r:.60}; it must map ids to tokens")
@@ -515,11 +503,7 @@ def _entries(ids: Mapping[str, int]) -> tuple[str, ...]:
 def _roles(
     fields: Mapping[str, Any], config: Mapping[str, Any], ids: Mapping[str, int]
 ) -> dict[str, int]:
-    """Returns the ids of the special tokens that have a role.
-
-    Raises:
-      ValueError: listing those that are named and are not there.
-    """
+    """Returns the ids of the special tokens that have a role."""
     model, roles, faults = fields["model"], {}, []
     if model.get("type") in ("WordPiece", "WordLevel") and model["unk_token"] not in model["vocab"]:
         faults.append(f"its model.unk_token {model['unk_token']!r:.80} is not among the entries")
@@ -546,11 +530,7 @@ def _roles(
 
 
 def _around(whole: tokenizers.Tokenizer, roles: Mapping[str, int]) -> tuple[int, int, int]:
-    """Returns the ids before and after a text, and the number of separators in a pair, 0 if unsaid.
-
-    Raises:
-      ValueError: if other tokens stand there.
-    """
+    """Returns the ids before and after a text, and the separators in a pair, 0 if unsaid."""
     text = "a"
     one = whole.encode(text)
     inside = len(whole.encode(text, add_special_tokens=False).ids)

@@ -95,10 +95,6 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
     `strip_accents=None` follows `lowercase`, which is false unless given. With `composes` the text
     is in NFKC before the model normalizes it, whose own form of NFKC leaves some marks apart, such
     as those of a letter with a line below and an accent.
-
-    Raises:
-      ValueError: if the bytes are not a model, special tokens are missing or could occur in text,
-        or the rules do not go together.
     """
 
     kind = "sentencepiece"
@@ -257,11 +253,7 @@ def export_fault(vocabulary: SentencePieceTokenizer) -> str:
 
 
 def renumbered(model: bytes, ids: Pieces) -> bytes:
-    """Returns the model with these ids.
-
-    Raises:
-      ValueError: if the bytes are not a model, or one of the names is among the pieces that stay.
-    """
+    """Returns the model with these ids."""
     fields = [(number, content) for number, content in _fields(model) if isinstance(content, bytes)]
     pieces = [content for number, content in fields if number == _PIECE][ids.first :]
     names = {name.encode() for name in (*ids.before, *ids.after)}
@@ -282,9 +274,6 @@ def rounded(model: bytes) -> bytes:
     The same pieces in another order ("a aa", "aa a") have the same score. Where sums are exact, the
     first segmentation is taken by sentencepiece, which adds in 32 bits, as by the library of
     transformers, which adds in 64.
-
-    Raises:
-      ValueError: if the bytes are not a model.
     """
     return b"".join(
         _field(number, _rounded_piece(content) if number == _PIECE else content)
@@ -372,9 +361,6 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
     The library's own reader of its models needs a newer protobuf than TensorFlow allows.
     Source: protobuf.dev/programming-guides/encoding; sentencepiece_model.proto.
-
-    Raises:
-      ValueError: if the bytes are not fields, or end within one.
     """
     place = 0
 

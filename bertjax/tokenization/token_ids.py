@@ -219,9 +219,6 @@ class Tokenizer:
 
         `lowercase=None` is the default of the kind, but false with a normalization that keeps
         everything; `strip_accents=None` follows `lowercase`, as released.
-
-        Raises:
-          ValueError: if the rules are unknown or do not go together.
         """
         if lowercase is None:
             lowercase = by_default and normalization == normalization_lib.RELEASED

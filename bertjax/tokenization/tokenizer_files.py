@@ -31,11 +31,7 @@ CLASS_DOES_NOT_COUNT = ("modernbert",)
 
 
 def settings(directory: epath.Path) -> dict[str, Any]:
-    """Returns what tokenizer_config.json, special_tokens_map.json and config.json say.
-
-    Raises:
-      ValueError: if a file is damaged, or the class of the tokenizer is none that is read here.
-    """
+    """Returns what tokenizer_config.json, special_tokens_map.json and config.json say."""
     config = _object(directory / wordpiece.CONFIG_FILE)
     if added_tokens.DECODER not in config:
         config |= _object(directory / added_tokens.SPECIAL_TOKENS_FILE)
@@ -66,11 +62,7 @@ def of_tokenizer_json(
     entries_file: epath.Path | None,
     lowercase: bool | None = None,
 ) -> token_ids.Tokenizer | None:
-    """Returns the tokenizer of a tokenizer.json; None if that of `entries_file` is the same.
-
-    Raises:
-      ValueError: if it is damaged, lacks special tokens, or is not to be lower-cased.
-    """
+    """Returns the tokenizer of a tokenizer.json; None if that of `entries_file` is the same."""
     content = foreign_files.read_tokenizer(path)
     fields = json_text.loads(content)
     if not isinstance(fields, dict) or not isinstance(fields.get("model"), dict):
@@ -93,11 +85,7 @@ def of_tokenizer_json(
 def of_entries(
     path: epath.Path, config: Mapping[str, Any], *, lowercase: bool | None = None
 ) -> token_ids.Tokenizer | None:
-    """Returns the tokenizer of a vocab.txt, or vocab.json, that is of none of our kinds, else None.
-
-    Raises:
-      ValueError: if it is damaged or lacks special tokens.
-    """
+    """Returns the tokenizer of a vocab.txt or vocab.json of another kind than ours, else None."""
     if path.name == wordpiece.VOCABULARY_FILE:
         entries = wordpiece.lines(foreign_files.read_tokenizer(path))
         if library_tokenizer.class_of(config) == japanese.CLASS:

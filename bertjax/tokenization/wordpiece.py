@@ -72,10 +72,6 @@ class WordPieceTokenizer(token_ids.Tokenizer):
     released: accents go where case goes. With `cuts_long_words` a word of more than
     `MAX_INPUT_CHARS_PER_WORD` characters is cut after as many, and each part is looked up as a
     word; otherwise it is [UNK], as released.
-
-    Raises:
-      ValueError: if the vocabulary is empty or lacks special tokens, or the rules do not go
-        together.
     """
 
     kind = "wordpiece"

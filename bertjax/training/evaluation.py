@@ -95,9 +95,6 @@ def evaluate_set(
 
     `tuned` are the thresholds of the first set, if this is another one. Scores are NaN if a
     prediction is not finite; argmax would still name a class.
-
-    Raises:
-      Stopped: if `must_stop` returns True; every process calls it before every batch.
     """
     batches = _batches(job, name, mesh, batch_size, must_stop)
     values, outputs = evaluate(
@@ -179,11 +176,7 @@ def score_answers(
     batch_size: int,
     must_stop: Callable[[], bool] = _never,
 ) -> dict[str, float]:
-    """Returns the scores of an evaluation set without losses, NaN if a prediction is not finite.
-
-    Raises:
-      Stopped: as `evaluate_set`.
-    """
+    """Returns the scores of an evaluation set without losses, NaN if a prediction is not finite."""
     batches = _batches(job, name, mesh, batch_size, must_stop)
     outputs = prediction.predict(step, params, batches, mesh=mesh, global_batch_size=batch_size)
     scores = job.evaluation.answered[name].scores(outputs)
@@ -216,9 +209,6 @@ def score(
     """Evaluates on every evaluation set, writes the scores and redraws the curves.
 
     Returns those that decide which checkpoint is best.
-
-    Raises:
-      Stopped: as `evaluate_set`; nothing is written then.
     """
     batch_size = run.config.evaluation.global_batch_size
     scores: dict[str, Mapping[str, float]] = {}
@@ -253,11 +243,7 @@ def write_predictions(
     *,
     is_new: bool,
 ) -> None:
-    """Writes the predictions for all of the job's test sets, unless they are there already.
-
-    Raises:
-      Stopped: as `evaluate_set`; no predictions are written then.
-    """
+    """Writes the predictions for all of the job's test sets, unless they are there already."""
     directory, draft = workdir / PREDICTIONS_DIRECTORY, workdir / PREDICTIONS_DRAFT
     sets, scorer = run.job.evaluation.test_sets, run.job.evaluation.scorer
     if not sets or scorer is None:

@@ -27,9 +27,6 @@ def decaying(
     `config` is that of a run with the schedule "wsd". A `decay_steps` of 0 is the recipe's decay;
     where that is a share of all steps, it is that share of the shorter run. Up to `step` both runs
     take the same steps, unless the share of masked tokens falls until the end of the phase.
-
-    Raises:
-      ValueError: if the run has no such decay, or is in it already.
     """
     schedule = program.schedule_of(config.schedule, jobs.phases(config))
     _check(config, schedule, step)
@@ -76,12 +73,7 @@ def _decay_steps(config: ml_collections.ConfigDict, step: int, phase: jobs.Phase
 
 
 def adopt(run: program.Program, source: epath.Path, step: int, workdir: epath.Path) -> None:
-    """Begins a prepared run in its workdir with the state that another has saved at a step.
-
-    Raises:
-      directories.NotOursError, ownership.WorkdirInUseError: if the workdir is not free.
-      checkpoint.CheckpointError: if the state cannot be read or written.
-    """
+    """Begins a prepared run in its workdir with the state that another has saved at a step."""
     with (
         jax.set_mesh(run.mesh),
         starting.owned(workdir),

@@ -173,19 +173,12 @@ class Monitor:
 
         `fill` is the share of the batch's positions that hold a token.
         The report before it is fetched now, so that fetching never leaves the devices idle.
-
-        Raises:
-          DivergedError: as `flush`, one step late.
         """
         self.flush()
         self._pending = (step, report, record_positions, phase, fill)
 
     def flush(self) -> None:
-        """Waits for the last step submitted and takes its report into account.
-
-        Raises:
-          DivergedError: if it is the last of `max_skipped_steps` non-finite steps in a row.
-        """
+        """Waits for the last step submitted and takes its report into account."""
         if self._pending is None:
             return
         step, report, record_positions, phase, fill = self._pending

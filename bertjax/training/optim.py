@@ -310,11 +310,7 @@ def make_optimizer(
 
 
 def frozen_parameters(patterns: Sequence[str], params: Any) -> Any:
-    """Returns a tree of bools, True where one of the regular expressions is the whole path.
-
-    Raises:
-      ValueError: if a pattern matches no parameter, or nothing is left to train.
-    """
+    """Returns a tree of bools, True where one of the regular expressions is the whole path."""
     # A pattern given twice, by the config and by the task, is one.
     named = [(pattern, True) for pattern in dict.fromkeys(patterns)]
     return parameters.assign(

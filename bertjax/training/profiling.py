@@ -93,11 +93,7 @@ class Profile:
 
 @contextlib.contextmanager
 def memory_explained(workdir: epath.Path) -> Iterator[None]:
-    """Says what to do where the block runs out of the devices' memory, and keeps what filled it.
-
-    Raises:
-      OutOfMemoryError: naming the file with what is in the memory.
-    """
+    """Says what to do where the block runs out of the devices' memory, and keeps what filled it."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

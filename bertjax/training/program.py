@@ -88,12 +88,7 @@ class Program:
 
 
 def build(job: jobs.Job, mesh: Mesh) -> Program:
-    """Returns the program of a job whose config is resolved.
-
-    Raises:
-      ValueError: if the mesh does not divide a batch or a parameter, what is frozen does not fit
-        the model, or the attention kernel is not for these devices.
-    """
+    """Returns the program of a job whose config is resolved."""
     first = _of_model(job, mesh)
     models = {(lengths.rotary_bases(job.config.model), False): first}
     for phase in job.phases:
@@ -176,11 +171,7 @@ def _train_step(
 
 
 def _of_embeddings(program: Program) -> Program:
-    """Returns the program whose step moves nothing but the rows of vocabulary entries.
-
-    Raises:
-      ValueError: if those are frozen.
-    """
+    """Returns the program whose step moves nothing but the rows of vocabulary entries."""
     learner = state.for_embeddings(program.learner, program.abstract_state.params)
     placed, inputs_where = (
         jax.tree.map(lambda leaf: leaf.sharding, tree)
@@ -206,9 +197,6 @@ def for_job(program: Program, job: jobs.Job) -> Program:
     """Returns the program of a job that differs in seed, rate, batch size or length alone.
 
     The jitted functions are the same, so what is compiled already is compiled once.
-
-    Raises:
-      ValueError: if the mesh does not divide a batch.
     """
     check_batch_sizes(job, program.mesh)
     step_inputs = state.make_step_inputs(job.config.seed, schedule_options(job), _fixed(job))
@@ -357,11 +345,7 @@ def _fixed(job: jobs.Job) -> dict[str, Any]:
 def _step_input_shardings(
     step_inputs: state.StepInputs, mesh: Mesh, rule_table: str
 ) -> state.StepInputs:
-    """Returns the shardings of the step inputs: parameters by the rules, numbers on all devices.
-
-    Raises:
-      ValueError: as `sharding.shardings`.
-    """
+    """Returns the shardings of the step inputs: parameters by the rules, numbers on all devices."""
     replicated = jax.sharding.NamedSharding(mesh, sharding.P())
     placed = jax.tree.map(lambda _: replicated, step_inputs)
     fixed = {

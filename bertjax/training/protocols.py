@@ -105,12 +105,7 @@ def of_config(config: ml_collections.ConfigDict) -> Protocol:
 
 
 def applied(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-    """Returns a config with the options of its protocol; one without a protocol as it is.
-
-    Raises:
-      ValueError: if the protocol is not for its task, or it has options that are neither those of
-        the recipes nor the protocol's.
-    """
+    """Returns a config with the options of its protocol; one without a protocol as it is."""
     name = config.finetuning.protocol
     if not name or name not in PROTOCOLS:  # an unknown one is reported with all other faults
         return config

@@ -58,11 +58,6 @@ def start(
 
     A restored state comes with a check that the run may be continued; only a fresh one takes over
     what config.init_from has. `must_stop` ends the evaluation of an exchanged vocabulary.
-
-    Raises:
-      FileNotFoundError: if there is nothing at config.init_from.
-      ValueError: if the workdir's run had another config or other data, listing the differences;
-        or if what config.init_from has does not fit the run.
     """
     saved_meta = checkpointer.read_meta()
     if saved_meta is not None:
@@ -306,12 +301,7 @@ def profile(run: program.Program, workdir: epath.Path, step: int) -> profiling.P
 
 @contextlib.contextmanager
 def owned(workdir: epath.Path) -> Iterator[ownership.Ownership | None]:
-    """Keeps other runs out of the workdir; process 0 does, the others yield None.
-
-    Raises:
-      directories.NotOursError: if it holds files of others that the run would write.
-      checkpoint.CheckpointError: if it holds weights without the state of an optimizer.
-    """
+    """Keeps other runs out of the workdir; process 0 does, the others yield None."""
     if jax.process_index() != 0:
         yield None
         return

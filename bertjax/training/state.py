@@ -315,11 +315,7 @@ def make_learner(
     accumulation_steps: int = 1,
     fixed: Mapping[str, Any] | None = None,
 ) -> Learner:
-    """Returns the learner of a task; nothing is allocated, only shapes are traced.
-
-    Raises:
-      ValueError: if a pattern of what is frozen matches no parameter, or nothing is left to train.
-    """
+    """Returns the learner of a task; nothing is allocated, only shapes are traced."""
     graphdef, params = base.abstract_model(task)
     frozen = (*optimizer.frozen, *task.frozen)
     is_frozen = optim.frozen_parameters(frozen, params)
@@ -342,9 +338,6 @@ def for_embeddings(learner: Learner, params: parameters.Params) -> Learner:
     """Returns the learner that moves nothing but the rows of vocabulary entries.
 
     `params` may be shapes.
-
-    Raises:
-      ValueError: if the learner's options freeze all of these.
     """
     rows = embedding_sharing.vocabulary_parameters(params)
     is_frozen = parameters.flat(learner.is_frozen)

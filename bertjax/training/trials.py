@@ -93,10 +93,6 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
 
     `execute` trains a program in a workdir to the end. Trainings that are done stay as they are.
     In the workdir are then results.json (see `summarize`) and learning_curves.png.
-
-    Raises:
-      ValueError: if the job has nothing to evaluate on.
-      directories.NotOursError: if the results would replace files of others.
     """
     if not program.job.evaluation.sets:
         raise ValueError(

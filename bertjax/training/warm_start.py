@@ -84,9 +84,6 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
     """Returns the warm start of config.init_from for `params` (shapes), None without one.
 
     Without one, a student that is pretrained starts with layers of its teacher.
-
-    Raises:
-      FileNotFoundError, ValueError: as `read`.
     """
     if not job.config.init_from:
         return _of_teacher(job, params)
@@ -152,12 +149,7 @@ def _warn_of_untrained_positions(path: str, length: int) -> None:
 
 
 def read(path: str, target: Target) -> WarmStart:
-    """Returns the warm start from `path`, and logs which parameters are loaded and which are not.
-
-    Raises:
-      FileNotFoundError: if there is nothing at `path`.
-      ValueError: if it cannot be read, or does not fit the target; all misfits at once.
-    """
+    """Returns the warm start from `path`; logs which parameters are loaded and which are not."""
     try:
         source = formats.read(path)
     except FileNotFoundError as error:
@@ -219,11 +211,7 @@ def _is_part(name: str, begins: Mapping[str, str]) -> bool:
 
 
 def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
-    """Returns what the source has for the target.
-
-    Raises:
-      ValueError: listing everything that does not fit, and the flags that would make it fit.
-    """
+    """Returns what the source has for the target."""
     flags: list[str] = []
     faults = list(_size_faults(source.config, target, flags))
     if target.max_seq_length > source.config.max_position_embeddings:

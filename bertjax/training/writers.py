@@ -97,9 +97,6 @@ class RunWriter:
       log_every_seconds: least time between two progress lines where there is no terminal.
       kinds: keys of `run_writers.WRITERS`; metrics.jsonl is written besides.
       config: the options by their dotted names, for writers that show them.
-
-    Raises:
-      ValueError: if a writer cannot be opened.
     """
 
     def __init__(
@@ -144,11 +141,7 @@ class RunWriter:
         self.close(_outcome(kind))
 
     def scalars(self, step: int, values: Mapping[str, SupportsFloat]) -> None:
-        """Gives the scalars to every writer: at once, one line of metrics.jsonl.
-
-        Raises:
-          OSError: naming the file, where the line could not be written.
-        """
+        """Gives the scalars to every writer: at once, one line of metrics.jsonl."""
         if not self._enabled:
             return
         numbers = {name: float(value) for name, value in values.items()}

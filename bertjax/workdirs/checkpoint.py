@@ -117,9 +117,6 @@ class Checkpointer:
         """Starts saving; the state may be donated once this returns.
 
         A step that is saved already is not saved again.
-
-        Raises:
-          CheckpointError: if this save, or the one before it, failed.
         """
         step = int(train_state.step)
         if step == self.latest_step():
@@ -141,9 +138,6 @@ class Checkpointer:
 
         From then on it may be the best; checkpoints that are no longer retained are removed. A step
         without a checkpoint is ignored.
-
-        Raises:
-          CheckpointError: if the save before it failed, or this cannot be written.
         """
         self.wait()
         if step not in self._manager.all_steps():
@@ -163,11 +157,7 @@ class Checkpointer:
             raise self._save_error(error) from error
 
     def save_params(self, params: parameters.Params, meta: Mapping[str, Any]) -> None:
-        """Starts saving parameters alone, as step 0: for use or a warm start, not to resume.
-
-        Raises:
-          CheckpointError: if this save, or the one before it, failed.
-        """
+        """Starts saving parameters alone, as step 0: for use or a warm start, not to resume."""
         self._save(0, {storage.PARAMS: params}, meta)
 
     def _save(self, step: int, trees: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
@@ -181,11 +171,7 @@ class Checkpointer:
             raise self._save_error(error) from error
 
     def wait(self) -> None:
-        """Waits until the last save is complete on disk.
-
-        Raises:
-          CheckpointError: if it failed.
-        """
+        """Waits until the last save is complete on disk."""
         try:
             self._manager.wait_until_finished()
         except storage.STORAGE_ERRORS as error:
@@ -198,10 +184,6 @@ class Checkpointer:
         checkpoint that is proven damaged is logged, moved to `checkpoints_unreadable` and skipped;
         one that only the storage does not deliver stays where it is. Process 0 lists and judges
         the checkpoints, so that all processes restore the same one.
-
-        Raises:
-          CheckpointError: if the storage does not let the newest be read; if it is whole, but of
-            another state; if all checkpoints, here or set aside, are damaged.
         """
         failures = []
         for step in _broadcast(sorted(self._manager.all_steps(), reverse=True)):
@@ -228,11 +210,7 @@ class Checkpointer:
         return None
 
     def read_meta(self) -> Mapping[str, Any] | None:
-        """Returns the newest readable meta item, to compare configs before the restore.
-
-        Raises:
-          CheckpointError: if the checkpoint holds parameters alone, which no run can resume from.
-        """
+        """Returns the newest readable meta item, to compare configs before the restore."""
         return resumable_meta(self._root)
 
     def _restore_step(self, step: int, abstract_state: Any) -> storage.Restored:
@@ -249,11 +227,7 @@ class Checkpointer:
         return restored
 
     def _proven_damage(self, step: int, error: storage.UnreadableError) -> str:
-        """Returns the damage of a checkpoint that could not be restored, in words.
-
-        Raises:
-          CheckpointError: if it is whole, or its content cannot be read now; on all processes.
-        """
+        """Returns the damage of a checkpoint that could not be restored, in words."""
         damage, is_known = None, True
         if jax.process_index() == 0:
             try:
@@ -302,11 +276,6 @@ def load_params(
 
     `step` is "newest", "best" (by the score of keep_best) or a number. `ema` chooses the average of
     the parameters; None: as the run's config.evaluation.ema.
-
-    Raises:
-      FileNotFoundError: if `workdir` holds no checkpoint, or not that one.
-      ValueError: if `step` is something else, or the workdir has no scores or no average.
-      CheckpointError: if it cannot be read.
     """
     directory = _existing(workdir)
     step = _chosen_step(directory, step)
@@ -328,9 +297,6 @@ def load_state(workdir: epath.PathLike, step: int, abstract_state: Any) -> stora
     """Returns the training state of a checkpoint and its meta item, for a run elsewhere.
 
     `abstract_state` is that of `Checkpointer.restore`. Nothing in the workdir is changed.
-
-    Raises:
-      CheckpointError: if it cannot be read, or is of another state.
     """
     directory = _absolute(workdir) / DIRECTORY / str(step)
     try:
@@ -354,11 +320,7 @@ def _item_of_model(meta: Mapping[str, Any], ema: bool | None, name: str) -> str:
 
 
 def resumable_meta(workdir: epath.PathLike) -> Mapping[str, Any] | None:
-    """Returns the newest readable meta item of a run, None without one.
-
-    Raises:
-      CheckpointError: if the checkpoint holds parameters alone, which no run can resume from.
-    """
+    """Returns the newest readable meta item of a run, None without one."""
     root = _absolute(workdir)
     newest = read_meta(root)
     meta = None if newest is None else newest[0]
@@ -371,11 +333,7 @@ def resumable_meta(workdir: epath.PathLike) -> Mapping[str, Any] | None:
 
 
 def read_meta(workdir: epath.PathLike) -> tuple[Mapping[str, Any], int] | None:
-    """Returns a workdir's newest readable meta item with its step, None without a checkpoint.
-
-    Raises:
-      CheckpointError: if the storage does not let it be read.
-    """
+    """Returns a workdir's newest readable meta item with its step, None without a checkpoint."""
     directory = _absolute(workdir) / DIRECTORY
     for step in reversed(_steps(directory)):
         try:
@@ -391,11 +349,7 @@ def read_meta(workdir: epath.PathLike) -> tuple[Mapping[str, Any], int] | None:
 
 
 def meta_of(workdir: epath.PathLike, step: str | int = NEWEST) -> tuple[Mapping[str, Any], int]:
-    """Returns the meta item and the step of a checkpoint; `step` is that of `load_params`.
-
-    Raises:
-      FileNotFoundError, ValueError, CheckpointError: as `load_params`.
-    """
+    """Returns the meta item and the step of a checkpoint; `step` is that of `load_params`."""
     directory = _existing(workdir)
     step = _chosen_step(directory, step)
     try:
@@ -468,11 +422,7 @@ def _best_step(directory: epath.Path, steps: Sequence[int]) -> int:
 
 
 def _evaluations(directory: epath.Path) -> dict[int, storage.Evaluation]:
-    """Returns the evaluations of the checkpoints that have one, by step.
-
-    Raises:
-      CheckpointError: if the storage does not let it be read.
-    """
+    """Returns the evaluations of the checkpoints that have one, by step."""
     try:
         by_step = {
             step: storage.read_evaluation(directory / str(step)) for step in _steps(directory)

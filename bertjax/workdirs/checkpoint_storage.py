@@ -116,11 +116,7 @@ class Evaluation:
 
 
 def again(read: Callable[[], T], what: str) -> T:
-    """Returns what `read` returns; a read that fails is repeated after each of RETRY_SECONDS.
-
-    Raises:
-      UnreadableError: if all of them fail, naming `what`.
-    """
+    """Returns what `read` returns; a read that fails is repeated after each of RETRY_SECONDS."""
     for wait in RETRY_SECONDS:
         try:
             with _reading(what):
@@ -136,9 +132,6 @@ def names_in(directory: epath.Path) -> set[str]:
     """Returns the names in a directory, the empty set if it does not exist.
 
     Unlike `exists`, which takes an error of the disk for "no".
-
-    Raises:
-      UnreadableError: if the storage does not list it.
     """
 
     def listed() -> set[str]:
@@ -151,11 +144,7 @@ def names_in(directory: epath.Path) -> set[str]:
 
 
 def read_json(path: epath.Path) -> Any:
-    """Returns the content of a JSON file.
-
-    Raises:
-      UnreadableError: if it is missing, cannot be read, or is not JSON; names the file.
-    """
+    """Returns the content of a JSON file."""
     return again(lambda: json_text.loads(foreign_files.read(path)), str(path))
 
 
@@ -163,9 +152,6 @@ def read_evaluation(directory: epath.Path) -> Evaluation | None:
     """Returns the checkpoint's evaluation, None if it was not evaluated or the file is damaged.
 
     A damaged file is logged.
-
-    Raises:
-      UnreadableError: if the storage does not let it be read.
     """
     try:
         if EVALUATION_FILE in names_in(directory):
@@ -184,11 +170,7 @@ def write_evaluation(directory: epath.Path, evaluation: Evaluation) -> None:
 
 
 def read_meta(directory: epath.Path) -> Mapping[str, Any]:
-    """Returns the meta item, with the numbers that an evaluation tuned after the save.
-
-    Raises:
-      UnreadableError: as `read_json`, and if it is not one of ours.
-    """
+    """Returns the meta item, with the numbers that an evaluation tuned after the save."""
     path = directory / META / META_FILE
     meta = read_json(path)
     if not isinstance(meta, dict) or not {"config", "fingerprints"} <= meta.keys():
@@ -206,11 +188,7 @@ def read_meta(directory: epath.Path) -> Mapping[str, Any]:
 def read_params(
     directory: epath.Path, fingerprints: Mapping[str, Sequence[int]], name: str = PARAMS
 ) -> Any:
-    """Returns the parameters as NumPy arrays; with the `name` EMA, their average.
-
-    Raises:
-      UnreadableError: if they cannot be read, or differ from those that were saved.
-    """
+    """Returns the parameters as NumPy arrays; with the `name` EMA, their average."""
     return _read_arrays(directory, name, fingerprints)
 
 
@@ -218,9 +196,6 @@ def restore(directory: epath.Path, abstract_state: Any) -> Restored:
     """Returns the training state on devices, with the shapes and shardings of `abstract_state`.
 
     Only `check_fingerprints` tells whether the values are those that were saved.
-
-    Raises:
-      UnreadableError: if an item cannot be read, or does not fit `abstract_state`.
     """
     meta = read_meta(directory)
     params = _restored(directory / PARAMS, abstract_state.params)
@@ -242,11 +217,7 @@ def restore(directory: epath.Path, abstract_state: Any) -> Restored:
 
 
 def check_fingerprints(restored: Restored) -> None:
-    """Checks on the devices that the values are those that were saved; all processes call it.
-
-    Raises:
-      UnreadableError: if they differ.
-    """
+    """Checks on the devices that the values are those that were saved; all processes call it."""
     for name in (PARAMS, OPT_STATE, EMA):
         if (tree := getattr(restored.state, name, None)) is not None:
             _check_fingerprint(name, tree, restored.meta["fingerprints"])
@@ -256,9 +227,6 @@ def damage(directory: epath.Path) -> str | None:
     """Returns the damage of a checkpoint's content in words, None if it is whole.
 
     This process alone reads it to its end, on the host.
-
-    Raises:
-      UnreadableError: if the storage does not let it be read, which proves nothing.
     """
     try:
         meta = read_meta(directory)
@@ -276,11 +244,7 @@ def damage(directory: epath.Path) -> str | None:
 
 
 def tree(directory: epath.Path) -> Iterator[epath.Path]:
-    """Yields all paths below a directory.
-
-    Raises:
-      OSError: if one cannot be read.
-    """
+    """Yields all paths below a directory."""
     for path in directory.iterdir():
         yield path
         if not path.is_file():  # listing raises if the path cannot be read
@@ -316,9 +280,6 @@ def make_manager(
     """Returns orbax's manager of a directory; `retained` chooses the steps that stay after a save.
 
     Drafts of interrupted saves are removed first.
-
-    Raises:
-      UnreadableError: if the storage does not list or remove them.
     """
     _do_not_wait_for_unlistable_directories()
     is_remote = atomic.is_remote(directory)

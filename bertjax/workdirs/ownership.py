@@ -35,12 +35,6 @@ class Ownership:
     """The right to write into a workdir. Use it as a context manager.
 
     `option` is the flag that names the directory, for the error.
-
-    Raises:
-      WorkdirInUseError: on entering, if another process owns the workdir.
-      directories.NotOursError: if owner.json was written by another program.
-      ValueError: if it is a pipe or a device.
-      OSError: if the file cannot be written.
     """
 
     def __init__(self, workdir: epath.PathLike, *, option: str = "--workdir"):

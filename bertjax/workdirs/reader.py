@@ -45,11 +45,7 @@ class Description:
     directory: epath.Path
 
     def identity(self, name: str) -> Any:
-        """Returns the `manifests` or the `tokenizer_sha256` of the data of the run.
-
-        Raises:
-          checkpoint.CheckpointError: if it says nothing of it.
-        """
+        """Returns the `manifests` or the `tokenizer_sha256` of the data of the run."""
         try:
             return self.meta["identity"][name]
         except KeyError as error:
@@ -90,11 +86,6 @@ def read(
 
     `ema` chooses the average of the parameters; None: what the run evaluated. Parameters are
     replicated on the devices of `mesh`, or NumPy arrays without one.
-
-    Raises:
-      FileNotFoundError: if there is no checkpoint of that step, naming those that exist.
-      ValueError: if `step` is something else, or the workdir has no scores or no average.
-      checkpoint.CheckpointError: if it cannot be read.
     """
     params, meta, chosen_step = checkpoint.load_params(workdir, step, ema=ema)
     description = _description(workdir, meta, chosen_step)

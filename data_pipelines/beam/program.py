@@ -79,11 +79,7 @@ def _to_its_end(pipeline: apache_beam.Pipeline) -> None:
 
 
 def _in_processes(pipeline: apache_beam.Pipeline) -> None:
-    """Runs the pipeline; Beam alone would wait for ever for a process that was killed.
-
-    Raises:
-      WorkerDied: if a worker process ended by itself.
-    """
+    """Runs the pipeline; Beam alone would wait for ever for a process that was killed."""
     ends: queue.SimpleQueue[threading.ExceptHookArgs | None] = queue.SimpleQueue()
 
     def run() -> None:
@@ -127,11 +123,7 @@ def _kill_children(others: Sequence[psutil.Process]) -> None:
 
 
 def _on_dask(pipeline: apache_beam.Pipeline) -> None:
-    """Runs the pipeline; Dask itself gives the work of a dead worker to another one.
-
-    Raises:
-      WorkerDied: if it gave up, or the scheduler died.
-    """
+    """Runs the pipeline; Dask itself gives the work of a dead worker to another one."""
     import distributed
 
     result: Any = pipeline.run()
@@ -211,11 +203,6 @@ def build(options: BeamOptions, beam_arguments: Sequence[str] = ()) -> records.M
     """Writes the record directory that `options` describe and returns its manifest.
 
     `beam_arguments` are options of Beam and its runners.
-
-    Raises:
-      RuntimeError: if a worker fails; names its step.
-      WorkerDied: if worker processes die and the runner gives up.
-      ValueError: if an option does not fit. Other errors are those of `build.build`.
     """
     _check(options, beam_arguments)
     if "://" in options.output and not options.scratch:
@@ -236,13 +223,7 @@ def make(
     *,
     run: RunSteps,
 ) -> builders.BuildResult:
-    """Writes the shards of `options` into `output.records`, in four runs of Beam.
-
-    Raises:
-      ValueError: if the text does not allow a correct record, or there are fewer examples than
-        shards.
-      OSError: if the disk would be full.
-    """
+    """Writes the shards of `options` into `output.records`, in four runs of Beam."""
     job = _job(options, vocabulary, output)
     run("tokens", lambda pipeline: work.tokenize(pipeline, blocks.groups(units), job))
     layout, text, log = _tokenized(options, job)

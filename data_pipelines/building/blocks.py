@@ -43,11 +43,7 @@ class Vocabulary:
         return cls(path, do_lower_case, vocabulary.describe()["sha256"], vocabulary.vocab_size)
 
     def load(self) -> tokenizer.Tokenizer:
-        """Returns the tokenizer, in each process the same object: it remembers words.
-
-        Raises:
-          ValueError: if there is another one at the path by now.
-        """
+        """Returns the tokenizer, in each process the same object: it remembers words."""
         return _load(self)
 
 

@@ -106,12 +106,7 @@ def num_records(num_examples: int, sampled: statistics.ExampleTally) -> int:
 def num_shards(
     options: Options, num_examples: int, example_bytes: float, output: PartialOutput
 ) -> int:
-    """Returns the number of shards that the options ask for, or the default.
-
-    Raises:
-      ValueError: if a shard would be empty.
-      OSError: if the disk cannot hold the shards.
-    """
+    """Returns the number of shards that the options ask for, or the default."""
     is_packed = options.pairs.is_packed
     number = options.num_shards or default_num_shards(
         num_examples, example_bytes, is_packed=is_packed

@@ -59,10 +59,6 @@ def build(
     """Writes the shards of `options` into `output.records`; example i into shard i modulo shards.
 
     One process, with the tokens and the draws of all examples in memory.
-
-    Raises:
-      ValueError: if the input is not plain text, or does not allow a correct record.
-      OSError: if the disk is, or would be, full.
     """
     loaded = vocabulary.load()
     paths = _plain_text_paths(units)
@@ -190,9 +186,6 @@ def batches(
     """Returns the examples that the released script makes of these files, vocabulary and options.
 
     The files hold a sentence per line; empty lines end documents, ends of files do not.
-
-    Raises:
-      ValueError: if the files hold no text or one is not UTF-8.
     """
     corpus = _read_corpus(paths, vocabulary)
     rng = random.Random(options.random_seed)

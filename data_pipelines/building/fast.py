@@ -36,13 +36,7 @@ def build(
     output: PartialOutput,
     judge: builders.Judge,
 ) -> builders.BuildResult:
-    """Writes the shards of `options` into `output.records`.
-
-    Raises:
-      ValueError: if the text does not allow a correct record, or there are fewer examples than
-        shards.
-      OSError: if the disk is, or would be, full.
-    """
+    """Writes the shards of `options` into `output.records`."""
     with workers.Pool(options.num_workers, vocabulary.load) as pool:
         corpus, text, log = _tokenized(options, vocabulary, units, output, pool)
         figures_so_far = text.statistics() | text.script_statistics(vocabulary.load())

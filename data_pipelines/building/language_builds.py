@@ -43,9 +43,6 @@ def units_by_language(
     """Returns the units of each language, by name; {"": units} where they have no names.
 
     Where a column of tables holds the language, their texts are copied into `directory`.
-
-    Raises:
-      ValueError: if the language of a part of the input is not known, or is named twice.
     """
     if options.language_field:
         units = sources.by_field(units, options.reading, options.language_field, directory)
@@ -106,9 +103,6 @@ def build(
     """Writes records of each language, and the manifest and vocabulary of all, into an output.
 
     Languages that an unfinished build has completed are kept.
-
-    Raises:
-      ValueError: naming the languages of which no records can be made.
     """
     manifests, faults = {}, []
     for name, units in of_languages.items():

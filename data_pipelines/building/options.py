@@ -238,11 +238,7 @@ class Options:
 
 
 def checked(options: Options) -> Options:
-    """Returns the options with their defaults filled in.
-
-    Raises:
-      ValueError: naming all options that do not fit.
-    """
+    """Returns the options with their defaults filled in."""
     faults = []
     if options.do_whole_word_mask:
         if options.mask not in ("token", "whole_word"):

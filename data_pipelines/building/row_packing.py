@@ -32,9 +32,6 @@ def rows(
     """Yields the numbers of the examples of each row, window by window, rows in random order.
 
     The examples are taken as they come, so they should be in random order already.
-
-    Raises:
-      ValueError: if an example is longer than a row.
     """
     for start in range(0, len(lengths), WINDOW):
         packed = best_fit(lengths[start : start + WINDOW], capacity, most)

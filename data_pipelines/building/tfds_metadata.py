@@ -22,9 +22,6 @@ def write(directory: epath.PathLike, manifest: records.Manifest) -> None:
 
     The features are those stored: int64 tokens [max_seq_length], and where the records have them
     masks [max_predictions_per_seq] and the label, a scalar, or [max_sequences_per_row] of them.
-
-    Raises:
-      ValueError: if the shards' names are not those that tensorflow-datasets looks for.
     """
     for index, shard in enumerate(manifest.shards):
         name = record_files.shard_name(index, len(manifest.shards))

@@ -67,11 +67,7 @@ def glob_of(path: str) -> str:
 
 
 def of_file(file: str, path: str) -> str:
-    """Returns what stands in a file's name where `path` has {language}, "" if it has none.
-
-    Raises:
-      ValueError: if that is not the name of a language, or not the same at all places.
-    """
+    """Returns what stands in a file's name where `path` has {language}, "" if it has none."""
     if PLACE not in path:
         return ""
     pattern, names = "", 0
@@ -97,9 +93,6 @@ def separated(
 
     `field` is the column, or dotted path of fields, that holds the language. The files are in the
     encoding of `reading`, with the text in its field.
-
-    Raises:
-      ValueError: naming the row, if one has a text and no language.
     """
     of_languages = dataclasses.replace(reading, text_field=field)
     try:

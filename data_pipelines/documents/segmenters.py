@@ -49,11 +49,7 @@ class Segmenter(NamedTuple):
 
 @functools.cache
 def segmenter(name: str) -> Segment:
-    """Returns the function that finds the words of a text; in each process it is loaded once.
-
-    Raises:
-      ValueError: if its package is not installed.
-    """
+    """Returns the function that finds the words of a text; in each process it is loaded once."""
     try:
         return SEGMENTERS[name].open()
     except ModuleNotFoundError as error:
@@ -80,11 +76,7 @@ def continuing(
     vocabulary: tokenizer.Tokenizer,
     segment: Segment,
 ) -> Bool[np.ndarray, " tokens"]:
-    """Returns which tokens of all texts continue a word; `lengths` are the texts' tokens.
-
-    Raises:
-      ValueError: if the vocabulary makes other tokens of a text where it gives their places.
-    """
+    """Returns which tokens of all texts continue a word; `lengths` are the texts' tokens."""
     parts = []
     for text, length in zip(texts, lengths.tolist(), strict=True):
         _, starts, _ = vocabulary.encode_with_offsets(text)

@@ -151,9 +151,6 @@ def split_with_sentencex(paragraph: str, language: str = "en") -> list[str]:
     """Returns the sentences of one paragraph by Wikimedia's rules for `language` (ISO 639 code).
 
     Joined without white space they are the paragraph without white space.
-
-    Raises:
-      ValueError: if the package sentencex is not installed.
     """
     # sentencex 1.0 panics at an initial after a white space of several bytes.
     plain = _RARE_WHITE_SPACE.sub(" ", paragraph)
@@ -162,11 +159,7 @@ def split_with_sentencex(paragraph: str, language: str = "en") -> list[str]:
 
 
 def splitter(name: str) -> Callable[[str], list[str]]:
-    """Returns the splitter of that name; "sentencex:de" is the one for German, for example.
-
-    Raises:
-      ValueError: if there is none, or its package is not installed.
-    """
+    """Returns the splitter of that name; "sentencex:de" is the one for German, for example."""
     kind, _, language = name.partition(":")
     if kind not in SPLITTERS or (language and kind != "sentencex"):
         raise ValueError(

@@ -175,13 +175,7 @@ def formats_that_heed(name: str) -> str:
 def documents(
     source: str, reading: Reading = _AS_A_RULE, log: Log | None = None
 ) -> Iterator[Document]:
-    """Returns the documents of all units of `source`, after a look into each of them.
-
-    Raises:
-      FileNotFoundError: if a path or glob matches no file.
-      ValueError: if a file or dataset cannot be read as what it seems to be; while iterating too,
-        if it turns out to be damaged further on.
-    """
+    """Returns the documents of all units of `source`, after a look into each of them."""
     parts, record = units(source), Log() if log is None else log
     if not any(map(_is_pipe, parts)):
         check_units(parts, reading)
@@ -248,11 +242,6 @@ def units(source: str) -> list[Unit]:
     """Returns the parts of `source` in the order in which they are read; no file comes twice.
 
     Files that are given again are warned of.
-
-    Raises:
-      FileNotFoundError: if a path or glob matches no file.
-      ValueError: if a path is a directory, a file compressed that cannot be read so, or one of two
-        languages.
     """
     units = (unit for part in split(source) for unit in _units(part))
     first: dict[str, Unit] = {}
@@ -297,9 +286,6 @@ def by_field(
     """Returns a unit for each language of each table, copied into `directory`, and the others.
 
     `field` is the column that holds the language. A unit whose language is known stays as it is.
-
-    Raises:
-      ValueError: if another one has no fields, or a row no language.
     """
     found = []
     for number, unit in enumerate(units):
@@ -320,12 +306,7 @@ def by_field(
 
 
 def check_units(units: Sequence[Unit], reading: Reading) -> None:
-    """Opens every unit and reads its beginning, so that what cannot work is an error at once.
-
-    Raises:
-      ValueError: if one cannot be read as what it seems to be; where files are in another encoding,
-        naming all of them.
-    """
+    """Opens every unit and reads its beginning, so that what cannot work is an error at once."""
     for unit in units:
         try:
             FORMATS[unit.format].check(unit.location, _reading_of(unit, reading))
@@ -338,11 +319,7 @@ def check_units(units: Sequence[Unit], reading: Reading) -> None:
 
 
 def read_unit(unit: Unit, reading: Reading, log: Log) -> Iterator[Document]:
-    """Yields the documents of one unit that belong to `reading.split`.
-
-    Raises:
-      ValueError: if the unit turns out to be damaged.
-    """
+    """Yields the documents of one unit that belong to `reading.split`."""
     form = FORMATS[unit.format]
     markup = unit.format if form.prose else ""
     sides = {"all": (False, True), "train": (False,), "heldout": (True,)}[reading.split]

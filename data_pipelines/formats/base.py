@@ -22,9 +22,6 @@ class Reading:
     TFDS records. `delimiter` is between the columns of CSV and TSV, as `delimiters` has it, and
     `encoding` that of text files, by its name in Python. `language` is that of a unit. With
     `both_strands` a sequence of DNA is read as its reverse complement, too.
-
-    Raises:
-      ValueError: if split, fraction, field, delimiter or encoding are not what they must be.
     """
 
     one_document_per_file: bool = False

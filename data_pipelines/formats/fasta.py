@@ -29,12 +29,7 @@ def check(path: str, reading: base.Reading) -> None:
 
 
 def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tuple[str, str]]:
-    """Yields (name, sequence).
-
-    Raises:
-      ValueError: if a line belongs to no sequence, a record of FASTQ is cut, or the other strand of
-        something is asked for that is not DNA.
-    """
+    """Yields (name, sequence)."""
     lines = text_files.lines(path, log)
     has_any = False
     for name, sequence in _records(path, lines):
@@ -50,11 +45,7 @@ def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tup
 
 
 def reverse_complement(sequence: str, name: str) -> str:
-    """Returns the other strand of a sequence of DNA or RNA, as DNA, in its reading direction.
-
-    Raises:
-      ValueError: if a letter is not a base; `name` is the sequence's in the message.
-    """
+    """Returns the other strand of a sequence of DNA or RNA, as DNA, in its reading direction."""
     if others := {*sequence.upper()} - {*_BASES}:
         raise ValueError(
             f"the sequence {name} has {', '.join(sorted(others))}, which are not bases of DNA: "

@@ -83,12 +83,7 @@ class Log:
 
 
 def find(pattern: str, *, accepted: str = "paths and globs of files") -> list[str]:
-    """Returns the files that a path or glob (`**` recursive) stands for, sorted.
-
-    Raises:
-      FileNotFoundError: if there is none; the message lists `accepted` kinds of input.
-      ValueError: if it is a directory.
-    """
+    """Returns the files that a path or glob (`**` recursive) stands for, sorted."""
     if is_remote(pattern):
         return _find_remote(pattern, accepted)
     if paths := _matches(pattern):
@@ -122,11 +117,7 @@ def _matches(pattern: str) -> list[str]:
 
 
 def store(path: str, target: epath.Path) -> tuple[int, str]:
-    """Copies a pipe to its end, and returns the number of bytes and their sha256.
-
-    Raises:
-      OSError: naming the file, if it cannot be read or written.
-    """
+    """Copies a pipe to its end, and returns the number of bytes and their sha256."""
     digest, size = hashlib.sha256(), 0
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "rb", buffering=0) as source, target.open("wb") as file:
@@ -157,9 +148,6 @@ def opened(
     """Opens the decompressed bytes of a file, counting the compressed ones in `log.bytes_read`.
 
     They are UTF-8 where the file is text in `encoding`.
-
-    Raises:
-      ValueError: if it cannot be read or decompressed, here or inside of the `with` block.
     """
     compression = tables.suffixes(path)[1]
     try:
@@ -183,11 +171,7 @@ def opened(
 
 @contextlib.contextmanager
 def unbuffered(path: str) -> Iterator[Any]:
-    """Opens the bytes of a file as they are stored.
-
-    Raises:
-      FaultyFile: in the end, if the file has changed meanwhile.
-    """
+    """Opens the bytes of a file as they are stored."""
     with (
         epath.Path(path).open("rb") if is_remote(path) else open(path, "rb", buffering=0) as raw,
         tables.unchanged(raw, path),
@@ -196,11 +180,7 @@ def unbuffered(path: str) -> Iterator[Any]:
 
 
 def head(path: str, size: int) -> bytes:
-    """Returns the first `size` decompressed bytes, or all if there are fewer.
-
-    Raises:
-      ValueError: if the file cannot be read or decompressed, or is compressed without saying so.
-    """
+    """Returns the first `size` decompressed bytes, or all if there are fewer."""
     with opened(path) as file:
         first = file.read(size)
     for magic, suffix in _MAGIC.items():

@@ -53,11 +53,7 @@ def check(location: str, reading: base.Reading) -> None:
 
 
 def size(location: str) -> int:
-    """Returns the bytes of the split, 0 where they are not known.
-
-    Raises:
-      ValueError: if there is no such dataset or split.
-    """
+    """Returns the bytes of the split, 0 where they are not known."""
     name = Name.parse(location)
     builder = _builder(name.dataset)
     if not builder.info.splits:

@@ -51,11 +51,7 @@ def check(location: str, reading: base.Reading) -> None:
 
 
 def read(location: str, reading: base.Reading, log: input_files.Log) -> Iterator[tuple[str, str]]:
-    """Yields place and text of each pair; those that lack a text are counted and left out.
-
-    Raises:
-      FaultyFile: if a file is damaged, or the two have different numbers of lines.
-    """
+    """Yields place and text of each pair; those that lack a text are counted and left out."""
     is_empty = True
     for pair in _pairs(location, reading):
         is_empty = False

@@ -108,11 +108,7 @@ def check(path: str, reading: base.Reading) -> None:
 
 
 def prose(wikitext: str) -> str | None:
-    """Returns the paragraphs, separated by newlines, or None if the page cannot be parsed.
-
-    Raises:
-      ValueError: if mwparserfromhell is not installed.
-    """
+    """Returns the paragraphs, separated by newlines, or None if the page cannot be parsed."""
     parse, parser_error = _parse()
     bare = _SWITCH.sub("", _REFERENCE.sub("", _COMMENT.sub("", wikitext)))
     try:

@@ -70,11 +70,7 @@ _TRANSLATIONS = PairObjective(
 
 
 def labels(pair_objective: str) -> tuple[str, ...]:
-    """Returns what the labels 0 and 1 mean; nothing where examples have none.
-
-    Raises:
-      ValueError: if there is no such objective.
-    """
+    """Returns what the labels 0 and 1 mean; nothing where examples have none."""
     return _objective(pair_objective).labels
 
 
@@ -95,11 +91,7 @@ def separates_documents(options: base.PairOptions) -> bool:
 
 
 def draft(block: base.Block, options: base.PairOptions) -> base.Drafts:
-    """Returns the examples of a block by the objective of the options.
-
-    Raises:
-      ValueError: if there is only one document to draw random segments from.
-    """
+    """Returns the examples of a block by the objective of the options."""
     check_documents(block.num_documents, options)
     return _of(options).draft(block, options)
 

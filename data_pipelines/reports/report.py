@@ -285,11 +285,7 @@ def decoded(
     vocabulary: tokenizer.Tokenizer,
     number: int,
 ) -> Iterator[DecodedExample]:
-    """Yields the examples of the first rows of a record directory as text.
-
-    Raises:
-      ValueError: if the records are damaged or not those of the manifest.
-    """
+    """Yields the examples of the first rows of a record directory as text."""
     if number < 1 or not manifest.shards:
         return
     path = epath.Path(directory) / manifest.shards[0].file
@@ -378,11 +374,7 @@ def _surface(token_id: int, vocabulary: tokenizer.Tokenizer) -> str:
 def read_batches(
     path: epath.PathLike, manifest: records.Manifest, batch_size: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the features of all records of a shard in order, in batches.
-
-    Raises:
-      ValueError: if a record is damaged, or not as the manifest says.
-    """
+    """Yields the features of all records of a shard in order, in batches."""
     tf = records.import_tensorflow()
     try:
         for serialized in record_files.serialized(path).batch(batch_size):

@@ -79,11 +79,7 @@ LIKE = (
 
 
 def template(options: Options, shared: Sequence[str]) -> tuple[records.Manifest, Options]:
-    """Returns the manifest of `options.like`, and the options with those that made its rows.
-
-    Raises:
-      ValueError: if those records were made by another program.
-    """
+    """Returns the manifest of `options.like`, and the options with those that made its rows."""
     manifest = records.Manifest.load(options.like)  # pyright: ignore[reportAttributeAccessIssue]
     made_by = {it.name for it in dataclasses.fields(options)}  # pyright: ignore[reportArgumentType]
     if not set(manifest.arguments) - {"part"} <= made_by:
@@ -110,10 +106,6 @@ def write(
     Without a seed the rows keep their order. `statistics["labels"]` says what labels are:
     {"kind": "classes", "names": [...]}, or {"kind": "numbers", "names": [...], "means": [...],
     "deviations": [...]}, of which the stored numbers are less the mean and over the deviation.
-
-    Raises:
-      FileExistsError: if the directory exists and is not to be overwritten.
-      ValueError: if there are no rows.
     """
     arguments, statistics = dict(arguments or {}), dict(statistics or {})
     if not len(rows):

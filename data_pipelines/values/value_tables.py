@@ -27,12 +27,7 @@ class Numbers:
 
 
 def read(path: str) -> pyarrow.Table:
-    """Returns the table of a .csv or .parquet file, compressed or not.
-
-    Raises:
-      FileNotFoundError: if there is none.
-      ValueError: if it cannot be read, has no rows, or two columns have one name.
-    """
+    """Returns the table of a .csv or .parquet file, compressed or not."""
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path} does not exist")
     foreign_files.check_regular(path)
@@ -49,12 +44,7 @@ def read(path: str) -> pyarrow.Table:
 
 
 def read_numbers(path: str, *, time_column: str = "", columns: str = "") -> Numbers:
-    """Returns the columns of numbers of a file in the order of time.
-
-    Raises:
-      FileNotFoundError: if there is none.
-      ValueError: if a column is missing or holds no numbers, or times are none, or do not rise.
-    """
+    """Returns the columns of numbers of a file in the order of time."""
     if path.endswith(".npy"):
         return _of_array(path)
     table = read(path)
@@ -82,11 +72,7 @@ def read_numbers(path: str, *, time_column: str = "", columns: str = "") -> Numb
 
 
 def part_sizes(text: str, total: int, names: Sequence[str]) -> list[int]:
-    """Returns the numbers of rows of parts, given as numbers or as shares of all.
-
-    Raises:
-      ValueError: if they are none, or more than there are.
-    """
+    """Returns the numbers of rows of parts, given as numbers or as shares of all."""
     try:
         numbers = [float(it) for it in text.split(",")]
     except ValueError:

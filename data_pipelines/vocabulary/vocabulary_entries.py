@@ -42,9 +42,6 @@ def of_wordpiece(word_counts: Mapping[str, int], size: int, rule: str) -> list[s
 
     The specials, the characters and their continuation forms in code point order, then merged
     pieces by frequency.
-
-    Raises:
-      ValueError: if there is no word or `size` does not hold the characters.
     """
     alphabet = _alphabet(_character_counts(word_counts))
     # The trainer of tokenizers 0.23 numbers continuation characters in hash order, which decides
@@ -83,9 +80,6 @@ def sentencepiece_model(
     The special tokens have the ids and names of a WordPiece vocabulary made here, or those of a
     family: `ids` is BERT or a key of sentence_piece.PIECES. By the released rule the model
     normalizes the text itself; by any other it leaves it as it is. No piece holds WORD_END.
-
-    Raises:
-      ValueError: if sentencepiece cannot make a model of them.
     """
     pieces = sentence_piece.PIECES.get(ids)
     characters = _character_counts(unit_counts)
@@ -125,9 +119,6 @@ def of_byte_bpe(
     """Returns at most `size` entries, and the merges, for units with these counts.
 
     The specials in RoBERTa's order, the 256 bytes, then the merged pieces, the most frequent first.
-
-    Raises:
-      ValueError: if there is no unit or `size` does not hold the bytes.
     """
     least = len(byte_bpe.SPECIALS) + len(byte_bpe.BYTES)
     if size < least:

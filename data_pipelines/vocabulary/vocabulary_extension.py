@@ -21,12 +21,7 @@ SHOWN = 8
 
 
 def load(path: str) -> tokenizer.Tokenizer:
-    """Returns the vocabulary that is to be extended.
-
-    Raises:
-      FileNotFoundError: if there is none.
-      ValueError: if it is not a WordPiece vocabulary.
-    """
+    """Returns the vocabulary that is to be extended."""
     known = tokenizer.load(path)
     if not isinstance(_base(known), wordpiece.WordPieceTokenizer):
         raise ValueError(
@@ -49,9 +44,6 @@ def extended(
 
     They are those that save most tokens: a word's count times its pieces but one; an unknown word
     saves one. Words that occur once are left out. `size` is the most entries there may be.
-
-    Raises:
-      ValueError: if there is no place, or no word that is cut.
     """
     base, tokens = _base(known), getattr(known, "tokens", ())
     assert isinstance(base, wordpiece.WordPieceTokenizer)

@@ -54,22 +54,14 @@ WITHOUT_MODEL_TYPE = bert.FAMILY.model_type
 
 
 def named(name: object) -> base.Family:
-    """Returns the family of this name.
-
-    Raises:
-      ValueError: if there is none, with those that are known.
-    """
+    """Returns the family of this name."""
     if not isinstance(name, str) or name not in FAMILIES:
         raise ValueError(f"model_type is {name!r}; known are {', '.join(FAMILIES)}")
     return FAMILIES[name]
 
 
 def describing(fields: Mapping[str, Any]) -> base.Family:
-    """Returns the family of the fields of a config.json.
-
-    Raises:
-      ValueError: if there is none, with those that are known.
-    """
+    """Returns the family of the fields of a config.json."""
     model_type = fields.get("model_type") or WITHOUT_MODEL_TYPE
     candidates = [family for family in FAMILIES.values() if family.model_type == model_type]
     if not candidates:
@@ -97,9 +89,6 @@ def holding(
     """Returns the first family that has encoders of this kind, and a class with this head.
 
     A family with ids of its own for a SentencePiece vocabulary is meant by that vocabulary alone.
-
-    Raises:
-      ValueError: if none has.
     """
     lacking: dict[str, list[str]] = {}
     for family in FAMILIES.values():

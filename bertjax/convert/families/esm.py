@@ -104,11 +104,7 @@ def _angles(config: models.EncoderConfig) -> np.ndarray:
 
 
 def stored_angles(config: models.EncoderConfig, weights: Mapping[str, np.ndarray]) -> str:
-    """Returns what the weights hold the angles as: a value of `rotary_angles`.
-
-    Raises:
-      ValueError: if they are not those of the config's base, or of several kinds.
-    """
+    """Returns what the weights hold the angles as: a value of `rotary_angles`."""
     kinds = ("exact", "float16")
     possible = {kind: _angles(dataclasses.replace(config, rotary_angles=kind)) for kind in kinds}
     names_of_angles = [name for name in weights if name.endswith("rotary_embeddings.inv_freq")]

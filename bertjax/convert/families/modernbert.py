@@ -116,11 +116,7 @@ FUSED: dict[str, Sequence[str]] = {
 
 
 def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a config.json with the numbers of version 4, whichever wrote it.
-
-    Raises:
-      ValueError: if layers or rotary positions are of another kind.
-    """
+    """Returns the fields of a config.json with the numbers of version 4, whichever wrote it."""
     result = dict(fields)
     if (kinds := fields.get("layer_types")) is not None:
         result["global_attn_every_n_layers"] = _every(kinds)

@@ -35,9 +35,6 @@ def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what `modernbert.in_numbers` does, with the window as its code has it.
 
     Half of `local_attention` counts the token itself, so 2 lets it see itself alone.
-
-    Raises:
-      ValueError: as there; for a window without a token.
     """
     local = fields.get("local_attention", 128)
     if local in (0, 1):

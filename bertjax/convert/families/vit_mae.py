@@ -72,11 +72,7 @@ TENSORS: tuple[Name, ...] = (
 
 
 def in_patches(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields with the number of positions and of values of a patch.
-
-    Raises:
-      ValueError: if the image is not a square of patches.
-    """
+    """Returns the fields with the number of positions and of values of a patch."""
     image, size, channels = (fields.get(name, default) for name, default in IMAGE.items())
     sides: list[Any] = [image, size]
     square: list[Any] = [it[0] if isinstance(it, list) and len({*it}) == 1 else it for it in sides]
@@ -109,11 +105,7 @@ def constants(
 
 
 def stored_positions(config: models.EncoderConfig, weights: Mapping[str, np.ndarray]) -> str:
-    """Returns the kind of positions that the weights hold.
-
-    Raises:
-      ValueError: if they are not those of a square grid.
-    """
+    """Returns the kind of positions that the weights hold."""
     for name, array in weights.items():
         if not name.endswith(("position_embeddings", "decoder_pos_embed")):
             continue

@@ -59,10 +59,6 @@ def open_all(
     """Returns the writers of a run; the first is always the one of metrics.jsonl.
 
     `sent` are the scalars sent before; needed for writers that do not forget.
-
-    Raises:
-      ValueError: as `WriterKind.open`.
-      OSError: if the workdir cannot be written to.
     """
     opened: list[base.Writer] = []
     try:

@@ -27,11 +27,7 @@ class JsonLines:
         scalars.forget_after(self._path, run.start_step, and_its_evaluation=run.evaluates_again)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Appends one line, which is on disk before the checkpoint of its step is.
-
-        Raises:
-          OSError: naming the file, where the line could not be written.
-        """
+        """Appends one line, which is on disk before the checkpoint of its step is."""
         # Unbuffered: the line is one write, so a killed process leaves whole lines, save the last.
         line = memoryview(scalars.line_of(step, values).encode("utf-8"))
         try:

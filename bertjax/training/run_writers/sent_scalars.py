@@ -36,9 +36,6 @@ def update(
 
     `lines` are all of metrics.jsonl, before it is cut back. Nothing was sent to a service that is
     new in this start.
-
-    Raises:
-      ValueError: naming the file, if it is not what this function wrote.
     """
     path = epath.Path(workdir) / FILE
     before = _read(path)
