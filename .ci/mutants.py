@@ -263,7 +263,7 @@ MUTANTS = [
         "np.searchsorted(run, different, side='right'), len(run) - 1)",
         "data_pipelines/documents",
     ),
-    # What issue 54 touches: offsets, options, openers, outputs, runs.
+    # Places that issue 54 touches: offsets, options, openers, outputs, runs.
     Mutant(
         "bertjax/tokenization/wordpiece.py",
         "tokens.append((token_id, min(starts), max(ends)))",
