@@ -260,7 +260,7 @@ def _given_labels(source: _Source, options: Options) -> list[Any]:
     elif options.input.endswith(".parquet"):
         table = value_tables.read(options.input)
         column = value_tables.column(table, options.labels, options.input, "--labels")
-        given = column.to_pylist()
+        given = value_tables.cells(column)
         if None in given:
             raise ValueError(
                 f"row {given.index(None) + 1} of {options.input} has no {options.labels!r}: leave "

@@ -308,7 +308,7 @@ def _parts(table: pyarrow.Table, options: Options) -> np.ndarray:
     if options.group_column:
         groups = value_tables.column(table, options.group_column, options.input, "--group_column")
         bounds = np.cumsum(sizes) / total
-        places = [_place(str(it), options.seed) for it in groups.to_pylist()]
+        places = [_place(str(it), options.seed) for it in value_tables.cells(groups)]
         found = np.searchsorted(bounds, places, side="right")
         return np.where(found < len(value_records.PARTS), found, -1)
     parts = np.repeat([*range(len(value_records.PARTS)), -1], [*sizes, total - sum(sizes)])

@@ -489,14 +489,41 @@ def is_text(kind: pyarrow.DataType) -> bool:
     return _is_string(kind) or any(fits(kind) for fits in are_bytes)
 
 
+def in_microseconds(column: Any) -> Any:
+    """Returns a column of arrow whose times, also nested ones, have no nanoseconds.
+
+    Python's times have none, so arrow converts nanoseconds with pandas where it is installed, and
+    refuses most of them where it is not.
+    """
+    kind = _without_nanoseconds(column.type)
+    return column if kind == column.type else column.cast(kind, safe=False)
+
+
+def _without_nanoseconds(kind: pyarrow.DataType) -> pyarrow.DataType:
+    types = pyarrow.types
+    if types.is_dictionary(kind):
+        value = _without_nanoseconds(kind.value_type)
+        return kind if value == kind.value_type else value
+    if types.is_nested(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        inner = [field.with_type(_without_nanoseconds(field.type)) for field in fields]
+        if inner == fields:
+            return kind
+        if types.is_struct(kind):
+            return pyarrow.struct(inner)
+        (field,) = inner
+        if types.is_map(kind):
+            return pyarrow.map_(field.type.field(0), field.type.field(1))
+        return pyarrow.large_list(field)  # of any kind of list
+    if kind.id not in _TIMES or kind.unit != "ns":
+        return kind
+    zone = (kind.tz,) if types.is_timestamp(kind) else ()
+    return _TIMES[kind.id]("us", *zone)
+
+
 def _json_values(column: pyarrow.Array) -> list[Any]:
-    kind = column.type
-    if pyarrow.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns":
-        # Python's times have no nanoseconds.
-        zone = (kind.tz,) if pyarrow.types.is_timestamp(kind) else ()
-        column = column.cast(_TIMES[kind.id]("us", *zone), safe=False)
-    values = column.to_pylist()
-    return values if _is_json(kind) else list(map(_json_value, values))
+    values = in_microseconds(column).to_pylist()
+    return values if _is_json(column.type) else list(map(_json_value, values))
 
 
 def _is_json(kind: pyarrow.DataType) -> bool:

@@ -13,7 +13,7 @@ import pyarrow.compute
 from absl import logging
 from pyarrow import csv, parquet
 
-from bertjax.files import foreign_files
+from bertjax.files import foreign_files, tables
 
 LONGER_STEP = 1.5  # times the median step: months have 28 to 31 days
 
@@ -123,6 +123,11 @@ def column(table: pyarrow.Table, name: str, path: str, option: str) -> Any:
             f"{option} names {name!r}, which {path} does not have: {', '.join(table.column_names)}"
         )
     return table.column(name)
+
+
+def cells(column: Any) -> list[Any]:
+    """Returns the values of a column in Python, whatever packages are installed."""
+    return tables.in_microseconds(column).to_pylist()
 
 
 def _check_times(path: str, times: pyarrow.ChunkedArray, name: str) -> None:
