@@ -23,7 +23,7 @@ from absl import logging
 from etils import epath
 
 from bertjax.data import mixtures
-from bertjax.files import delimiters, directories, text_encodings
+from bertjax.files import delimiters, output, text_encodings
 from bertjax.tokenization import (
     byte_bpe,
     letters,
@@ -173,7 +173,6 @@ def train_vocabulary(
         one that was trained here.
       ValueError: if options or text do not allow a vocabulary.
     """
-    output = epath.Path(options.output)
     if options.extend:
         return _extended(options)
     options = _with_kind(options)
@@ -182,7 +181,7 @@ def train_vocabulary(
     _check_normalization(options)
     if options.language_alpha < 0:
         raise ValueError(f"--language_alpha is {options.language_alpha}; it must be at least 0")
-    _check_output(output, overwrite=options.overwrite)
+    target = _output(options)
     lost = losses.LostMarks(
         TRAINERS[options.kind].kept(options.rules),
         lowercase=options.rules.get("lowercase", False),
@@ -194,7 +193,7 @@ def train_vocabulary(
     options = _with_size(options, seen)
     with _timed(f"training a vocabulary of the kind {options.kind}"):
         trained = TRAINERS[options.kind].train(seen, options)
-    _save(trained, output, overwrite=options.overwrite)
+    _save(trained, target)
     return trained, _covered(trained, unseen), lost
 
 
@@ -203,8 +202,7 @@ def _extended(
 ) -> tuple[tokenizer.Tokenizer, coverage.Coverage, losses.LostMarks]:
     """Returns what `train_vocabulary` does, of a vocabulary that is extended."""
     _check_rules_are_those_of_extended(options)
-    output = epath.Path(options.output)
-    _check_output(output, overwrite=options.overwrite)
+    target = _output(options)
     known = vocabulary_extension.load(options.extend)
     counted = losses.LostMarks.of(known)
     lost = counted or losses.LostMarks(known.kept, known.lowercase, known.language)
@@ -213,7 +211,7 @@ def _extended(
     trained = vocabulary_extension.extended(known, seen, options.size)
     before = coverage.measured(known, unseen[ALL])
     logging.info("%s before, %.4f%% unknown", before.granularity, 100 * before.unknown_rate)
-    _save(trained, output, overwrite=options.overwrite)
+    _save(trained, target)
     return trained, _covered(trained, unseen), lost
 
 
@@ -241,40 +239,25 @@ def _check_rules_are_those_of_extended(options: Options) -> None:
         )
 
 
-def _check_output(output: epath.Path, *, overwrite: bool) -> tuple[list[str], bool]:
-    """Returns the files of a vocabulary that are there, and whether `output` is to be marked."""
+def _output(options: Options) -> output.FilesOutput:
     kinds = tokenizer.TOKENIZERS.values()
     names = [name for kind in kinds for name in (kind.file, *kind.companions)]
-    names.append(wordpiece.CONFIG_FILE)
-    existing = [name for name in dict.fromkeys(names) if (output / name).exists()]
-    if existing and not overwrite:
-        raise FileExistsError(
-            f"{output / existing[0]} exists; choose another output or replace it with --overwrite"
-        )
-    # Beside files of others, but never in the place of a vocabulary of others.
-    is_new = directories.check_free(output, "vocabulary", existing, advice="give another --output")
-    return existing, is_new
+    names = dict.fromkeys([*names, wordpiece.CONFIG_FILE])
+    return output.FilesOutput(
+        options.output, "vocabulary", names=[*names], overwrite=options.overwrite
+    )
 
 
-def _save(trained: tokenizer.Tokenizer, output: epath.Path, *, overwrite: bool) -> None:
+def _save(trained: tokenizer.Tokenizer, target: output.FilesOutput) -> None:
     """Saves a vocabulary; files that it replaces stay until all new ones are there."""
     try:
-        with directories.drafting(output) as draft:
+        with target.draft() as draft:
             trained.save(draft)
-            output.mkdir(parents=True, exist_ok=True)
-            with directories.brief_lock(output):
-                existing, is_new = _check_output(output, overwrite=overwrite)
-                written = {path.name: path for path in draft.iterdir()}
-                for name, path in written.items():
-                    path.replace(output / name)
-                for name in {*existing} - written.keys():
-                    (output / name).unlink()
-                if is_new:
-                    directories.mark(output, "vocabulary")
+            target.publish(draft)
     except OSError as error:
         if error.filename is None and error.errno is not None:
             hint = f"{error.strerror}; nothing was saved or replaced"
-            raise OSError(error.errno, hint, str(output)) from error
+            raise OSError(error.errno, hint, str(target.path)) from error
         raise
 
 

@@ -63,7 +63,7 @@ def convert(
     real = directories.real_path(source)
     if directories.real_path(target) in (real, *real.parents):
         raise ValueError(f"--to={target} is, or holds, the source {source}; give another directory")
-    formats.check_target(target, overwrite=overwrite)  # before minutes of reading
+    formats.output_of(target, overwrite=overwrite)  # checked before minutes of reading
     kind = formats.recognize(source)
     logging.info("Reading %s (%s)", source, kind)
     if kind == "bertjax":

@@ -19,8 +19,9 @@ from bertjax.convert import (
     tensorflow1,
     workdir,
 )
-from bertjax.files import directories
+from bertjax.files import output
 from bertjax.models import sentence_vectors
+from bertjax.options import faults
 from bertjax.workdirs import checkpoint
 
 
@@ -148,9 +149,7 @@ def write(
     dtype: str = "float32",
     overwrite: bool = False,
 ) -> None:
-    """Writes `directory`, whole or not at all: a draft is renamed when it is complete.
-
-    A stop leaves the old or the new directory complete, see `directories.replace`.
+    """Writes `directory`, whole or not at all, see `output.Output`.
 
     `card` is the README.md of the format "huggingface", None: one that describes the weights;
     `dtype` is the type of its numbers, a key of `huggingface_write.DTYPES`.
@@ -160,39 +159,23 @@ def write(
         weights, the format is unknown, no format can hold the head, or as the format's writer.
     """
     if format not in WRITERS:
-        raise ValueError(f"the format to write is {format!r}; known are {', '.join(WRITERS)}")
+        raise faults.unknown("the format to write", format, WRITERS)
     if weights.export_fault:
         raise ValueError(
             f"{weights.source} cannot be converted: {weights.export_fault}. `python -m "
             "bertjax.predict` uses it as it is, and --head=none converts its encoder alone"
         )
     weights = pretrained.exported(weights)
-    target = directories.real_path(directory)  # what a link points to is written, not the link
-    check_target(target, overwrite=overwrite)
-    with directories.drafting(target) as draft:
+    target = output_of(directory, overwrite=overwrite)
+    with target.draft() as draft:
         WRITERS[format](weights, draft, card, dtype)
-        check_target(target, overwrite=overwrite)  # again: another process may have been faster
-        directories.replace(draft, target, "weights")
-    logging.info("Wrote %s (%s), %d parameters", target, format, weights.num_parameters)
+        target.publish(draft)
+    logging.info("Wrote %s (%s), %d parameters", target.path, format, weights.num_parameters)
 
 
-def check_target(target: epath.PathLike, *, overwrite: bool) -> None:
-    """Raises a ValueError if `target` must not be written.
-
-    Only a directory of weights that was written here is ever replaced: --overwrite with a wrong
-    path destroys no other, and no file that was put into it later.
-    """
-    target = directories.real_path(target)
-    directories.finish_replacing(target)
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not overwrite:
-        raise ValueError(
-            f"{target} exists already; give another --to, or --overwrite to replace it"
-        )
-    directories.check_replaceable(
-        target, "weights", advice="give another --to, or remove it by hand"
-    )
+def output_of(directory: epath.PathLike, *, overwrite: bool) -> output.Output:
+    """Returns the output that weights are written to; a ValueError if it must not be replaced."""
+    return output.Output(directory, "weights", overwrite=overwrite, option="--to")
 
 
 def _signs(directory: epath.Path) -> dict[str, bool]:

@@ -98,7 +98,7 @@ def test_of_two_writers_at_once_the_second_is_refused(tmp_path, monkeypatch):
         formats.write(first, tmp_path / "out", format="bertjax")
 
     monkeypatch.setitem(formats.WRITERS, "huggingface", write_later)
-    with pytest.raises(ValueError, match="out exists already; give another --to"):
+    with pytest.raises(ValueError, match="out exists; give another --to"):
         formats.write(weights.make(seed=1), tmp_path / "out", format="huggingface")
     weights.assert_equal(formats.read(tmp_path / "out"), first)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -128,7 +128,7 @@ def test_stopped_anywhere_the_old_or_the_new_weights_are_there(
             assert action == "rmtree" and count == 1  # there is one removal and two renames
         except KeyboardInterrupt:
             pass
-    with pytest.raises(ValueError, match="exists already"):  # and what was aside is put back
+    with pytest.raises(ValueError, match="exists; give"):  # and what was aside is put back
         formats.write(new, tmp_path / "out", format="huggingface")
     found = formats.read(tmp_path / "out")
     weights.assert_equal(found, new if action == "rmtree" else old)

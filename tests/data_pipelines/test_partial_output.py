@@ -187,41 +187,35 @@ def test_the_work_never_takes_the_place_of_what_others_wrote(tmp_path):
     (partial / "thesis.tex").write_text("years of work")
     with pytest.raises(directories.NotOursError, match=r"out\.partial holds thesis\.tex"):
         partial_output.PartialOutput(tmp_path / "out")
-    made = begun(tmp_path / "other")
-    (tmp_path / "other.partial" / "notes").write_text("mine")
-    with pytest.raises(directories.NotOursError, match=r"other\.partial .*: notes"):
-        partial_output.PartialOutput(tmp_path / "other")
-    made.publish()
-    assert (tmp_path / "other.partial" / "notes").read_text() == "mine"
+    assert (partial / "thesis.tex").read_text() == "years of work"
 
 
-@pytest.mark.parametrize("place", ["scratch", "records", "input", "elsewhere"])
-def test_files_of_others_inside_of_the_work_are_named_and_never_deleted(tmp_path, place):
-    scratch = str(tmp_path / "disk") if place == "elsewhere" else ""
+@pytest.mark.parametrize("scratch", ["", "disk"])
+def test_all_of_a_directory_with_the_mark_of_a_build_is_the_builds(tmp_path, scratch):
+    scratch = scratch and str(tmp_path / scratch)
     made = begun(tmp_path / "out", scratch=scratch)
     fill(made)
-    directory = made.scratch if scratch else tmp_path / "out.partial" / place
-    directory.mkdir(exist_ok=True)
-    for name in ("thesis.tex", "thesis/chapter.json"):
-        stranger = directory / name
-        stranger.parent.mkdir(exist_ok=True)
-        stranger.write_text("years of work")
-        for overwrite in (False, True):
-            with pytest.raises(directories.NotOursError, match=f"{name.split('/')[0]}.*move them"):
-                begun(tmp_path / "out", OTHER_TOKENS, scratch=scratch, overwrite=overwrite)
-        assert stranger.read_text() == "years of work"
-        (stranger if stranger.parent == directory else stranger.parent).rename(tmp_path / "moved")
-        made = begun(tmp_path / "out", scratch=scratch)
-        assert found(made) == {"tokens", "pairs", "bert"}
-        (tmp_path / "moved").rename(tmp_path / f"kept_{len(name)}")
-
-
-def test_a_file_that_comes_while_a_build_runs_outlives_its_end(tmp_path, caplog):
-    made = begun(tmp_path / "out", scratch=str(tmp_path / "disk"))
-    (made.scratch / "thesis.tex").write_text("years of work")
+    for name in ("tokens.txt", "blocks"):
+        (made.scratch / name).write_text("of an older version")
+    made = begun(tmp_path / "out", OTHER_TOKENS, scratch=scratch, overwrite=True)
+    assert found(made) == set()
+    (made.scratch / "anything").write_text("of this one")
     made.publish()
-    assert (made.scratch / "thesis.tex").read_text() == "years of work"
-    assert "is left: it holds thesis.tex" in caplog.text
+    assert {path.name for path in tmp_path.iterdir()} <= {"out", "disk"}
+    assert not scratch or not list((tmp_path / "disk").iterdir())
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_beside_the_work_and_one_in_the_old_output_stay(tmp_path, overwrite):
+    made = begun(tmp_path / "out")
+    (tmp_path / "out.partial.txt").write_text("mine")
+    (made.records / records.MANIFEST_FILE).write_text("{}")
+    made.publish()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    with pytest.raises(FileExistsError, match="thesis.tex" if overwrite else "--overwrite"):
+        begun(tmp_path / "out", overwrite=overwrite)
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "years of work"
+    assert (tmp_path / "out.partial.txt").read_text() == "mine"
 
 
 def test_a_damaged_key_of_unfinished_work_is_named_and_the_work_begun_anew(tmp_path, caplog):

@@ -406,6 +406,6 @@ def test_a_vocabulary_that_another_process_saved_meanwhile_is_kept(
 
     changed = dataclasses.replace(kind, train=train)
     monkeypatch.setitem(train_vocabulary.TRAINERS, "wordpiece", changed)
-    with pytest.raises(FileExistsError, match="exists; choose another output"):
+    with pytest.raises(FileExistsError, match="exists; give another --output"):
         train_vocabulary.train_vocabulary(chosen)
     assert saved == [path.read_bytes() for path in sorted((tmp_path / "v").iterdir())]
