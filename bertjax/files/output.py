@@ -72,7 +72,7 @@ class Output:
 
 
 class FilesOutput:
-    """Files of one of `directories.FORMATS` that lie in a directory, also beside others' files.
+    """Files of one of `directories.FORMATS` that may share a directory with files of others.
 
     `names` are all files that the format may have. With `overwrite` those that are there are
     replaced if the directory has the mark of the format.
@@ -118,7 +118,7 @@ class FilesOutput:
 
 @contextlib.contextmanager
 def drafting(target: epath.Path) -> Iterator[epath.Path]:
-    """Yields the path of a new directory beside `target`, which is removed in the end.
+    """Yields the path of a new directory next to `target`, which is removed in the end.
 
     Drafts of processes that were killed are removed as well, where the disk has locks.
     """

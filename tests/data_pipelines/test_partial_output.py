@@ -206,7 +206,7 @@ def test_all_of_a_directory_with_the_mark_of_a_build_is_the_builds(tmp_path, scr
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_file_beside_the_work_and_one_in_the_old_output_stay(tmp_path, overwrite):
+def test_a_file_next_to_the_work_and_one_in_the_old_output_stay(tmp_path, overwrite):
     made = begun(tmp_path / "out")
     (tmp_path / "out.partial.txt").write_text("mine")
     (made.records / records.MANIFEST_FILE).write_text("{}")
