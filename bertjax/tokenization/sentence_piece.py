@@ -10,14 +10,14 @@ import dataclasses
 import functools
 import itertools
 import json
-import struct
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import sentencepiece
 from etils import epath
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 from jaxtyping import Bool
 from sentencepiece import sentencepiece_pb2
 
@@ -36,9 +36,7 @@ IDENTITY = "identity"
 # TrainerSpec.model_type of sentencepiece_model.proto.
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 _UNIGRAM = 1  # the default
-# Fields of ModelProto and of its pieces, and types of pieces.
-_PIECE, _NAME, _SCORE, _TYPE = 1, 1, 2, 3
-_NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
+_UNKNOWN, _CONTROL = 2, 3  # types of pieces
 # Sums of its multiples are exact in float32 up to 65,536, the score of some 30,000 characters.
 SCORE_STEP = 2.0**-8
 UNKNOWN_NAME = "<unk>"
@@ -53,6 +51,49 @@ SPECIAL_NAMES = {
     "sep": (wordpiece.SEP, "</s>"),
     "mask": (wordpiece.MASK, "<mask>"),
 }
+
+# A model's messages with the fields that are used here: name -> (number, type, default). The others
+# are kept. Names are bytes, since those of a damaged model need not be UTF-8.
+# Source: google/sentencepiece, sentencepiece_model.proto.
+_MESSAGES: dict[str, dict[str, tuple[int, str, str]]] = {
+    "Piece": {"piece": (1, "BYTES", ""), "score": (2, "FLOAT", ""), "type": (3, "INT32", "1")},
+    "TrainerSpec": {
+        "model_type": (3, "INT32", str(_UNIGRAM)),
+        "treat_whitespace_as_suffix": (24, "BOOL", ""),
+        "byte_fallback": (35, "BOOL", ""),
+    },
+    "NormalizerSpec": {
+        "name": (1, "BYTES", ""),
+        "precompiled_charsmap": (2, "BYTES", ""),
+        "add_dummy_prefix": (3, "BOOL", "true"),
+        "remove_extra_whitespaces": (4, "BOOL", "true"),
+        "escape_whitespaces": (5, "BOOL", "true"),
+    },
+    "Model": {"trainer_spec": (2, "BYTES", ""), "normalizer_spec": (3, "BYTES", "")},
+}
+
+
+def _message_classes() -> dict[str, Any]:
+    """Returns the classes of `_MESSAGES`, a model's with its pieces.
+
+    The library's own sentencepiece_model_pb2 needs a newer protobuf than TensorFlow allows.
+    """
+    file = descriptor_pb2.FileDescriptorProto(name="sentence_piece.proto")
+    for message_name, fields in _MESSAGES.items():
+        described = file.message_type.add(name=message_name)
+        for name, (number, kind, default) in fields.items():
+            field = described.field.add(name=name, number=number, label="LABEL_OPTIONAL")
+            field.type = descriptor_pb2.FieldDescriptorProto.Type.Value(f"TYPE_{kind}")
+            if default:
+                field.default_value = default
+    pieces = {"type": "TYPE_MESSAGE", "type_name": ".Piece", "label": "LABEL_REPEATED"}
+    file.message_type[-1].field.add(name="pieces", number=1, **pieces)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClassesForFiles([file.name], pool)
+
+
+_CLASSES = _message_classes()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,10 +158,9 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
         self.vocab_size = len(self.vocabulary)
         self.special_ids = _special_ids(self._model)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
-        specs = dict(_fields(model))
-        self.trainer_spec, self.normalizer_spec = (
-            dict(_fields(bytes(specs.get(n, b"")))) for n in (2, 3)
-        )
+        parsed = _parsed("Model", model)
+        self.trainer_spec = _parsed("TrainerSpec", parsed.trainer_spec)
+        self.normalizer_spec = _parsed("NormalizerSpec", parsed.normalizer_spec)
         self.continues_word: Bool[np.ndarray, " vocabulary"] = np.array(
             [_continues_word(self._model, token_id) for token_id in range(self.vocab_size)]
         )
@@ -236,16 +276,20 @@ def type_export_fault(model_type: str) -> str:
 def export_fault(vocabulary: SentencePieceTokenizer) -> str:
     """Returns why the library of transformers finds other ids than the model, "" if it does not."""
     trainer, normalizer = vocabulary.trainer_spec, vocabulary.normalizer_spec
-    if why := type_export_fault(MODEL_TYPES[int(trainer.get(3, _UNIGRAM))]):
+    if why := type_export_fault(MODEL_TYPES[trainer.model_type]):
         return why
-    name = bytes(normalizer.get(1, b"")).decode()
+    name = normalizer.name.decode()
     is_ours = name == IDENTITY and vocabulary.normalization != normalization_lib.RELEASED
     if name not in FOLDED_LATER and not is_ours:
         known_names = ", ".join(map(repr, FOLDED_LATER))
         return f"it normalizes by {name!r}; for transformers only {known_names} can be spelled out"
-    # Trainer: white space as a suffix, bytes for unknown characters. Normalizer: a mark before the
-    # first word, no white space around and between words, the mark for white space; true if unsaid.
-    if trainer.get(24) or trainer.get(35) or 0 in (normalizer.get(n, 1) for n in (3, 4, 5)):
+    is_usual = (
+        not (trainer.treat_whitespace_as_suffix or trainer.byte_fallback)
+        and normalizer.add_dummy_prefix
+        and normalizer.remove_extra_whitespaces
+        and normalizer.escape_whitespaces
+    )
+    if not is_usual:
         return (
             "it treats white space or unknown characters in ways that cannot be spelled out there"
         )
@@ -254,18 +298,19 @@ def export_fault(vocabulary: SentencePieceTokenizer) -> str:
 
 def renumbered(model: bytes, ids: Pieces) -> bytes:
     """Returns the model with these ids."""
-    fields = [(number, content) for number, content in _fields(model) if isinstance(content, bytes)]
-    pieces = [content for number, content in fields if number == _PIECE][ids.first :]
+    parsed = _parsed("Model", model)
+    kept = parsed.pieces[ids.first :]
     names = {name.encode() for name in (*ids.before, *ids.after)}
-    if repeated := sorted(names & set(map(_piece_name, pieces))):
+    if repeated := sorted(names & {piece.piece for piece in kept}):
         shown = ", ".join(name.decode() for name in repeated)
         raise ValueError(
             f"its pieces from {ids.first} on hold {shown}, which have ids of their own: it is "
             "another model than that of the weights"
         )
-    pieces = [*map(_special_piece, ids.before), *pieces, *map(_special_piece, ids.after)]
-    others = [field for field in fields if field[0] != _PIECE]
-    return b"".join(_field(*each) for each in [*((_PIECE, piece) for piece in pieces), *others])
+    del parsed.pieces[:]
+    parsed.pieces.extend([*map(_special_piece, ids.before), *kept])
+    parsed.pieces.extend(map(_special_piece, ids.after))
+    return parsed.SerializeToString()
 
 
 def rounded(model: bytes) -> bytes:
@@ -275,34 +320,16 @@ def rounded(model: bytes) -> bytes:
     first segmentation is taken by sentencepiece, which adds in 32 bits, as by the library of
     transformers, which adds in 64.
     """
-    return b"".join(
-        _field(number, _rounded_piece(content) if number == _PIECE else content)
-        for number, content in _fields(model)
-        if isinstance(content, bytes)
-    )
+    parsed = _parsed("Model", model)
+    for piece in parsed.pieces:
+        piece.score = round(piece.score / SCORE_STEP) * SCORE_STEP
+        piece.type = piece.type  # written out, also where it is the default
+    return parsed.SerializeToString()
 
 
-def _rounded_piece(piece: bytes) -> bytes:
-    fields: dict[int, Any] = dict(_fields(piece))
-    (score,) = struct.unpack("<f", fields.get(_SCORE, bytes(4)))
-    score = round(score / SCORE_STEP) * SCORE_STEP
-    return _piece(_piece_name(piece), score, fields.get(_TYPE, _NORMAL))
-
-
-def _piece(name: bytes, score: float, kind: int) -> bytes:
-    """Returns a piece of ModelProto."""
-    return _field(_NAME, name) + b"\x15" + struct.pack("<f", score) + bytes([0x18, kind])
-
-
-def _special_piece(name: str) -> bytes:
-    return _piece(name.encode(), 0.0, _UNKNOWN if name == UNKNOWN_NAME else _CONTROL)
-
-
-def _piece_name(piece: bytes) -> bytes:
-    number, name = next(_fields(piece), (0, b""))
-    if number != _NAME or not isinstance(name, bytes):
-        raise ValueError("it is not a sentencepiece model: a piece has no name")
-    return name
+def _special_piece(name: str) -> Any:
+    kind = _UNKNOWN if name == UNKNOWN_NAME else _CONTROL
+    return _CLASSES["Piece"](piece=name.encode(), score=0.0, type=kind)
 
 
 def fold(
@@ -356,45 +383,12 @@ def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
     return processor
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields number and value of the fields of a protocol buffer, in their order.
-
-    The library's own reader of its models needs a newer protobuf than TensorFlow allows.
-    Source: protobuf.dev/programming-guides/encoding; sentencepiece_model.proto.
-    """
-    place = 0
-
-    def varint() -> int:
-        nonlocal place
-        value = shift = 0
-        while True:
-            byte = message[place]
-            place, value, shift = place + 1, value | (byte & 127) << shift, shift + 7
-            if byte < 128:
-                return value
-
+def _parsed(name: str, content: bytes) -> Any:
+    """Returns a message of `_MESSAGES`."""
     try:
-        while place < len(message):
-            number, wire = divmod(varint(), 8)
-            if wire == 0:
-                yield number, varint()
-                continue
-            size = varint() if wire == 2 else {1: 8, 5: 4}[wire]
-            place += size
-            if place > len(message):
-                raise IndexError(place)
-            yield number, message[place - size : place]
-    except (IndexError, KeyError) as error:
-        raise ValueError(f"its {len(message)} bytes are not a sentencepiece model") from error
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """Returns a length-delimited field; `number` is below 16."""
-    digits, size = bytearray(), len(content)
-    while size > 127:
-        digits.append(size & 127 | 128)
-        size >>= 7
-    return bytes([number << 3 | 2, *digits, size]) + content
+        return _CLASSES[name].FromString(content)
+    except message.DecodeError as error:
+        raise ValueError(f"its {len(content)} bytes are not a sentencepiece model") from error
 
 
 def _special_ids(model: sentencepiece.SentencePieceProcessor) -> tuple[int, ...]:

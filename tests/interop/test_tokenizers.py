@@ -152,7 +152,7 @@ def test_the_pieces_of_a_family_have_the_ids_of_its_class(tmp_path, name):
     scored = [(plain.id_to_piece(i), plain.get_score(i)) for i in range(len(plain))]
     theirs = getattr(transformers, made)(
         **converter.convert_from_spm(vocab=scored),
-        _spm_precompiled_charsmap=ours.normalizer_spec[2],
+        _spm_precompiled_charsmap=ours.normalizer_spec.precompiled_charsmap,
     )
     assert len(theirs) == ours.vocab_size == len(plain) + sentence_piece.PIECES[name].more
     theirs.save_pretrained(tmp_path / "theirs")
