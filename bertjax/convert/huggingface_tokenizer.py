@@ -101,7 +101,7 @@ def write_tokenizer(
     }
     if is_library:
         special = dict(vocabulary.special_names())
-    if more := [token.content for token in _added(vocabulary) if token.special]:
+    if more := [token.content for token in vocabulary.added_tokens if token.special]:
         special["additional_special_tokens"] = more
     path = directory / wordpiece.CONFIG_FILE
     config = json.loads(path.read_text())
@@ -120,18 +120,15 @@ def write_tokenizer(
 
 
 def fast_tokenizer(
-    vocabulary: tokenizer.WordPieceTokenizer | added_tokens.WithAddedTokens,
-    files: base.TokenizerFiles,
+    vocabulary: tokenizer.Tokenizer, files: base.TokenizerFiles
 ) -> tokenizers.Tokenizer:
     """Returns the tokenizer of the Rust library that gives the same ids, with [CLS] and [SEP].
 
     It takes the names of special tokens in a text for the tokens themselves; ours does so with
     [MASK] alone, and only in `encode_with_masks`.
     """
-    is_with = isinstance(vocabulary, added_tokens.WithAddedTokens)
-    base_vocabulary = vocabulary.base if is_with else vocabulary
-    ids = {entry: token_id for token_id, entry in enumerate(base_vocabulary.vocabulary)}
-    fast = tokenizers.Tokenizer(
+    ids = {entry: token_id for token_id, entry in enumerate(vocabulary.base.vocabulary)}
+    fast: Any = tokenizers.Tokenizer(
         models.WordPiece(
             ids,
             unk_token=wordpiece.UNK,
@@ -140,35 +137,32 @@ def fast_tokenizer(
         )
     )
     fast.normalizer = spelled_rules.normalizer(
-        vocabulary, is_spaced=any(token.normalized for token in _added(vocabulary))
-    )  # pyright: ignore[reportAttributeAccessIssue]
+        vocabulary, is_spaced=any(token.normalized for token in vocabulary.added_tokens)
+    )
     fast.pre_tokenizer = spelled_rules.wordpiece_cutter(
-        cuts_long_words=base_vocabulary.cuts_long_words
-    )  # pyright: ignore[reportAttributeAccessIssue]
-    fast.post_processor = _templates(vocabulary, files)  # pyright: ignore[reportAttributeAccessIssue]
-    fast.decoder = decoders.WordPiece(prefix=wordpiece.CONTINUATION)  # pyright: ignore[reportAttributeAccessIssue]
+        cuts_long_words=vocabulary.base.cuts_long_words
+    )
+    fast.post_processor = _templates(vocabulary, files)
+    fast.decoder = decoders.WordPiece(prefix=wordpiece.CONTINUATION)
     fast.add_special_tokens([vocabulary.token(token_id) for token_id in vocabulary.special_ids])
-    _add(_added(vocabulary), fast)
+    _add(vocabulary.added_tokens, fast)
     return fast
 
 
 def byte_level_tokenizer(
-    vocabulary: tokenizer.ByteBpeTokenizer | added_tokens.WithAddedTokens,
-    files: base.TokenizerFiles,
+    vocabulary: tokenizer.Tokenizer, files: base.TokenizerFiles
 ) -> tokenizers.Tokenizer:
     """Returns the tokenizer of the Rust library that gives the same ids, as `fast_tokenizer`."""
-    is_with = isinstance(vocabulary, added_tokens.WithAddedTokens)
-    fast = (vocabulary.base if is_with else vocabulary).library()
+    fast = vocabulary.base.library()
     fast.post_processor = processors.Sequence(
         [processors.ByteLevel(trim_offsets=True), _templates(vocabulary, files)]
     )
-    _add(_added(vocabulary), fast)
+    _add(vocabulary.added_tokens, fast)
     return fast
 
 
 def unigram_tokenizer(
-    vocabulary: tokenizer.SentencePieceTokenizer | added_tokens.WithAddedTokens,
-    files: base.TokenizerFiles,
+    vocabulary: tokenizer.Tokenizer, files: base.TokenizerFiles
 ) -> tokenizers.Tokenizer:
     """Returns the tokenizer of the Rust library for a unigram model, as `fast_tokenizer`.
 
@@ -177,10 +171,12 @@ def unigram_tokenizer(
     model's replacements of single characters are spelled out and the rest is left to NFKC, since
     the library's own form of the model's table looks at clusters of characters.
     """
-    model = vocabulary.base if isinstance(vocabulary, added_tokens.WithAddedTokens) else vocabulary
+    model = vocabulary.base
     pieces = zip(model.vocabulary, model.scores(), strict=True)
-    fast = tokenizers.Tokenizer(models.Unigram(list(pieces), model.unk_id, byte_fallback=False))
-    fast.normalizer = normalizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
+    fast: Any = tokenizers.Tokenizer(
+        models.Unigram(list(pieces), model.unk_id, byte_fallback=False)
+    )
+    fast.normalizer = normalizers.Sequence(
         [
             *_of_text(model),
             normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
@@ -189,11 +185,11 @@ def unigram_tokenizer(
         ]
     )
     mark: dict[str, Any] = {"replacement": sentence_piece.WORD_START, "prepend_scheme": "always"}
-    fast.pre_tokenizer = pre_tokenizers.Metaspace(split=False, **mark)  # pyright: ignore[reportAttributeAccessIssue]
-    fast.decoder = decoders.Metaspace(**mark)  # pyright: ignore[reportAttributeAccessIssue]
-    fast.post_processor = _templates(vocabulary, files)  # pyright: ignore[reportAttributeAccessIssue]
+    fast.pre_tokenizer = pre_tokenizers.Metaspace(split=False, **mark)
+    fast.decoder = decoders.Metaspace(**mark)
+    fast.post_processor = _templates(vocabulary, files)
     fast.add_special_tokens([vocabulary.token(token_id) for token_id in vocabulary.special_ids])
-    _add(_added(vocabulary), fast)
+    _add(vocabulary.added_tokens, fast)
     return fast
 
 
@@ -257,11 +253,6 @@ def _add(tokens: Sequence[added_tokens.AddedToken], fast: tokenizers.Tokenizer) 
         flags = {name: getattr(token, name) for name in ADDED_FLAGS}
         add = fast.add_special_tokens if token.special else fast.add_tokens
         add([tokenizers.AddedToken(token.content, **flags)])
-
-
-def _added(vocabulary: tokenizer.Tokenizer) -> Sequence[added_tokens.AddedToken]:
-    is_with = isinstance(vocabulary, added_tokens.WithAddedTokens)
-    return vocabulary.tokens if is_with else ()
 
 
 # Kind of ours -> their tokenizer. A kind without an exact counterpart is not written.

@@ -50,27 +50,31 @@ class AddedToken:
 
 
 class WithAddedTokens(token_ids.Tokenizer):
-    """A tokenizer and the tokens that were added to it; `data.tokenizer.Tokenizer`."""
+    """A tokenizer and the tokens that were added to it."""
 
     def __init__(self, base: token_ids.Tokenizer, tokens: Sequence[AddedToken]):
-        self.base: Any = base  # of any kind
-        self.tokens = checked(tokens, base)
+        self._base = base
+        self.added_tokens = checked(tokens, base)
         self.kind = base.kind
         self.set_rules(**base.rules, by_default=False)
         self.special_ids = base.special_ids
         self.keeps_blanks = base.keeps_blanks
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = base.special_ids
-        new = [token.content for token in self.tokens if token.id >= base.vocab_size]
+        new = [token.content for token in self.added_tokens if token.id >= base.vocab_size]
         self.vocabulary = (*base.vocabulary, *new)
         self.vocab_size = len(self.vocabulary)
         self.continues_word = np.append(base.continues_word, np.zeros(len(new), bool))
-        self._raw = _Finder([(t.content, t) for t in self.tokens if not t.normalized])
+        self._raw = _Finder([(t.content, t) for t in self.added_tokens if not t.normalized])
         self._normalized = _Finder(
-            [(base.normalized(t.content), t) for t in self.tokens if t.normalized]
+            [(base.normalized(t.content), t) for t in self.added_tokens if t.normalized]
         )
 
+    @property
+    def base(self) -> Any:
+        return self._base
+
     def __reduce__(self):
-        return type(self), (self.base, self.tokens)
+        return type(self), (self.base, self.added_tokens)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         ids, lengths = self.encode_flat(texts)
@@ -116,7 +120,7 @@ class WithAddedTokens(token_ids.Tokenizer):
     def describe(self) -> dict[str, Any]:
         """Returns what manifests keep; the hash covers the added tokens, too."""
         described = self.base.describe()
-        content = json.dumps([described["sha256"], *map(dataclasses.astuple, self.tokens)])
+        content = json.dumps([described["sha256"], *map(dataclasses.astuple, self.added_tokens)])
         sha256 = hashlib.sha256(content.encode()).hexdigest()
         return described | {"sha256": sha256, "vocab_size": self.vocab_size}
 
@@ -125,9 +129,13 @@ class WithAddedTokens(token_ids.Tokenizer):
         directory = epath.Path(directory)
         self.base.save(directory)
         path = directory / wordpiece.CONFIG_FILE
-        config = json.loads(path.read_text()) | {DECODER: decoder(self.tokens)}
+        config = json.loads(path.read_text()) | {DECODER: decoder(self.added_tokens)}
         path.write_text(json.dumps(config, indent=2) + "\n")
-        new = {token.content: token.id for token in self.tokens if token.id >= self.base.vocab_size}
+        new = {
+            token.content: token.id
+            for token in self.added_tokens
+            if token.id >= self.base.vocab_size
+        }
         (directory / LEGACY_FILE).write_text(json.dumps(new, indent=2) + "\n")
 
     def _parts(self, text: str) -> Iterator[str | AddedToken]:

@@ -69,9 +69,42 @@ def _byte_characters() -> dict[str, int]:
 
 
 BYTES = _byte_characters()
+_CHARACTERS = {byte: character for character, byte in BYTES.items()}
 
 
-class ByteBpeTokenizer(token_ids.Tokenizer):
+class OfLibrary(token_ids.Tokenizer):
+    """The part of a tokenizer that the library `tokenizers` encodes with `_library`."""
+
+    _library: tokenizers.Tokenizer
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        # One by one: encode_batch() of the library uses every core; callers parallelize by process.
+        return [self._encoding(text).ids for text in texts]
+
+    def encode_with_offsets(self, text: str) -> token_ids.Placed:
+        """Returns the ids of `text`, and where in it each token starts and ends.
+
+        White space around a token does not count, so a token of white space alone is empty. Tokens
+        of one character share its place.
+        """
+        encoding = self._encoding(text)
+        spans = np.array([token_ids.trimmed(text, *span) for span in encoding.offsets], np.int32)
+        starts, ends = spans.reshape(-1, 2).T
+        return np.array(encoding.ids, np.int32), starts, ends
+
+    def merged(self, text: bytes) -> list[int]:
+        """Returns the ids of bytes, which need not be whole characters, merged as one word.
+
+        Only for a byte-level model.
+        """
+        characters = "".join(map(_CHARACTERS.__getitem__, text))
+        return [token.id for token in self._library.model.tokenize(characters)]
+
+    def _encoding(self, text: str) -> tokenizers.Encoding:
+        return self._library.encode(token_ids.without_surrogates(text), add_special_tokens=False)
+
+
+class ByteBpeTokenizer(OfLibrary):
     """Byte-level BPE with the entries of a vocabulary and its merges, the first one first.
 
     With `add_prefix_space` a text that does not begin with a blank gets one, so that its first word
@@ -112,7 +145,7 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
                 for token_id, surface in enumerate(self._surfaces)
             ]
         )
-        self._plain = self._library(with_specials=False)
+        self._library = self._made()
         if lacking := BYTES.keys() - set(self.vocabulary):
             logging.warning(
                 "The vocabulary has no entries for %d of the 256 bytes: characters with them are "
@@ -128,21 +161,6 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
             keeps_marks=self.keeps_marks,
         )
         return make, (self.vocabulary, self.merges)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        # One by one: encode_batch() of the library uses every core; callers parallelize by process.
-        return [self._encoding(text).ids for text in texts]
-
-    def encode_with_offsets(self, text: str) -> token_ids.Placed:
-        """Returns the ids of `text`, and where in it each token starts and ends.
-
-        White space around a token does not count, so one of white space alone is empty. Tokens of
-        bytes of one character have all of its place.
-        """
-        encoding = self._encoding(text)
-        spans = np.array([token_ids.trimmed(text, *span) for span in encoding.offsets], np.int32)
-        starts, ends = spans.reshape(-1, 2).T
-        return np.array(encoding.ids, np.int32), starts, ends
 
     def normalized(self, text: str) -> str:
         """Returns the text in its Unicode form."""
@@ -199,9 +217,20 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
         It puts special tokens around texts and pairs, and takes their names in a text for the
         tokens themselves; ours does so with <mask> alone, and only in `encode_with_masks`.
         """
-        return self._library(with_specials=True)
+        fast: Any = self._made()
+        cls, sep = ((self.token(i), i) for i in (self.cls_id, self.sep_id))
+        fast.post_processor = processors.RobertaProcessing(
+            sep, cls, trim_offsets=True, add_prefix_space=self.add_prefix_space
+        )
+        for token_id in sorted(self.special_ids):
+            token = tokenizers.AddedToken(
+                self.token(token_id), lstrip=token_id == self.mask_id, normalized=False
+            )
+            fast.add_special_tokens([token])
+        return fast
 
-    def _library(self, *, with_specials: bool) -> tokenizers.Tokenizer:
+    def _made(self) -> tokenizers.Tokenizer:
+        """Returns the tokenizer of the Rust library, to which special tokens are ordinary text."""
         ids = {entry: token_id for token_id, entry in enumerate(self.vocabulary)}
         try:
             model = models.BPE(ids, list(self.merges), fuse_unk=False)
@@ -214,25 +243,7 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
             keeps_marks=self.keeps_marks, add_prefix_space=self.add_prefix_space
         )
         fast.decoder = decoders.ByteLevel()
-        if not with_specials:
-            return fast
-        cls, sep = ((self.token(i), i) for i in (self.cls_id, self.sep_id))
-        fast.post_processor = processors.RobertaProcessing(
-            sep, cls, trim_offsets=True, add_prefix_space=self.add_prefix_space
-        )
-        for token_id in sorted(self.special_ids):
-            token = tokenizers.AddedToken(
-                self.token(token_id), lstrip=token_id == self.mask_id, normalized=False
-            )
-            fast.add_special_tokens([token])
         return fast
-
-    def merged(self, text: bytes) -> list[int]:
-        """Returns the ids of bytes, which need not be whole characters, merged as one word."""
-        return merged(self._plain, text)
-
-    def _encoding(self, text: str) -> tokenizers.Encoding:
-        return self._plain.encode(token_ids.without_surrogates(text), add_special_tokens=False)
 
 
 def read_tokenizer(
@@ -337,12 +348,6 @@ def merges_of(lines: Sequence[Any]) -> list[Merge]:
             raise ValueError(f"merge {number} is {line!r:.80}; it must be two entries")
         merges.append((pair[0], pair[1]))
     return merges
-
-
-def merged(library: tokenizers.Tokenizer, text: bytes) -> list[int]:
-    """Returns the ids that a byte-level model gives bytes, merged as one word."""
-    characters = {byte: character for character, byte in BYTES.items()}
-    return [it.id for it in library.model.tokenize("".join(map(characters.__getitem__, text)))]
 
 
 def as_bytes(entry: str) -> bytes:

@@ -79,7 +79,7 @@ def _faults_of_library() -> Iterator[None]:
         raise ValueError(f"the library `tokenizers` does not read it: {error}") from error
 
 
-class LibraryTokenizer(token_ids.Tokenizer):
+class LibraryTokenizer(byte_bpe.OfLibrary):
     """The tokenizer of a tokenizer.json, given as its bytes and the fields of the config.
 
     The names of special tokens in a text are text, as for every kind here. `marks` says how entries
@@ -145,20 +145,6 @@ class LibraryTokenizer(token_ids.Tokenizer):
         """The number of separators between the two texts of a pair."""
         return self._separators or super().pair_separators
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        # One by one: encode_batch() of the library uses every core; callers parallelize by process.
-        return [self._encoding(text).ids for text in texts]
-
-    def encode_with_offsets(self, text: str) -> token_ids.Placed:
-        """Returns the ids of `text`, and where in it each token starts and ends.
-
-        White space around a token does not count. Tokens of one character share its place.
-        """
-        encoding = self._encoding(text)
-        spans = np.array([token_ids.trimmed(text, *it) for it in encoding.offsets], np.int32)
-        starts, ends = spans.reshape(-1, 2).T
-        return np.array(encoding.ids, np.int32), starts, ends
-
     def encode_with_masks(self, text: str) -> list[int]:
         """Returns the ids of `text` with each literal "[MASK]", or the mask's name, as `mask_id`.
 
@@ -212,19 +198,12 @@ class LibraryTokenizer(token_ids.Tokenizer):
             if token_id >= 0
         }
 
-    def merged(self, text: bytes) -> list[int]:
-        """Returns the ids of bytes, which need not be whole characters; for a byte-level model."""
-        return byte_bpe.merged(self._library, text)
-
     def _marks(self, model: Mapping[str, Any]) -> str:
         if model.get("end_of_word_suffix"):
             return "ended"
         if model.get("continuing_subword_prefix"):
             return "continued"
         return "bytes" if self._is_bytes else "started"
-
-    def _encoding(self, text: str) -> tokenizers.Encoding:
-        return self._library.encode(token_ids.without_surrogates(text), add_special_tokens=False)
 
     def _continuing(
         self, model: Mapping[str, Any], whole: tokenizers.Tokenizer
@@ -275,13 +254,7 @@ def of_japanese(entries: Sequence[str], config: Mapping[str, Any]) -> LibraryTok
         library.normalizer = normalizer
     library.decoder = decoders.WordPiece()
     cls, sep = (named(config, role) or name for role, name in _BERT_AROUND.items())
-    if not {cls, sep} <= ids.keys():
-        raise ValueError(f"it lacks {cls} or {sep}, the tokens around a text")
-    library.post_processor = processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(cls, ids[cls]), (sep, ids[sep])],
-    )
+    library.post_processor = _between(ids, cls, sep, second=1)
     return _made(library, config, japanese.CLASS, {})
 
 
@@ -337,15 +310,21 @@ def of_letters(
     cut = pre_tokenizers.Split(tokenizers.Regex(letters.pattern(entries)), "isolated")
     library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), cut])
     library.decoder = decoders.Fuse()
-    cls, sep = (named(given, role) for role in ("cls", "sep"))
+    library.post_processor = _between(ids, named(given, "cls"), named(given, "sep"), second=0)
+    return _made(library, given, tokenizer_class, {})
+
+
+def _between(
+    ids: Mapping[str, int], cls: str, sep: str, *, second: int
+) -> processors.TemplateProcessing:
+    """Returns what puts `cls` and `sep` around a text, and around a second one of this segment."""
     if not {cls, sep} <= ids.keys():
         raise ValueError(f"it lacks {cls} or {sep}, the tokens around a text")
-    library.post_processor = processors.TemplateProcessing(
+    return processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:{second} {sep}:{second}",
         special_tokens=[(cls, ids[cls]), (sep, ids[sep])],
     )
-    return _made(library, given, tokenizer_class, {})
 
 
 def _made(

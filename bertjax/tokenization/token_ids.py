@@ -75,6 +75,7 @@ class Tokenizer:
     `continues_word` is true for the entries that belong to the word of the entry before them.
     `normalization`, `lowercase` and `strip_accents` are the rules for a text before it is cut, and
     `language` that for the letter I; see `data.normalization`.
+    `base` is the tokenizer without `added_tokens`, which other files than its own add to it.
     `keeps_blanks` is true if white space is part of the tokens: a single word then has the ids
     that it has inside a text only with a space before it, and a mask takes the space before it.
     """
@@ -94,6 +95,11 @@ class Tokenizer:
     mask_id: int
     special_ids: tuple[int, ...]
     continues_word: Bool[np.ndarray, " vocabulary"]
+    added_tokens: Sequence[Any] = ()
+
+    @property
+    def base(self) -> Any:  # of any kind
+        return self
 
     @property
     def pair_separators(self) -> int:

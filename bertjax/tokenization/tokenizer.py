@@ -106,8 +106,7 @@ TOKENIZERS: dict[str, TokenizerKind] = {
 
 def export_fault(vocabulary: Tokenizer) -> str:
     """Returns why a tokenizer cannot be written for transformers, "" if it can."""
-    is_with = isinstance(vocabulary, added_tokens.WithAddedTokens)
-    return TOKENIZERS[vocabulary.kind].export_fault(vocabulary.base if is_with else vocabulary)
+    return TOKENIZERS[vocabulary.kind].export_fault(vocabulary.base)
 
 
 def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:

@@ -12,13 +12,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from bertjax.tokenization import (
-    added_tokens,
     byte_bpe,
     integers,
     library_tokenizer,
@@ -132,19 +131,13 @@ def between(old: token_ids.Tokenizer, new: token_ids.Tokenizer) -> Exchange:
 
 def pieces(vocabulary: token_ids.Tokenizer) -> Iterator[Piece]:
     """Yields the string and the place of every entry."""
-    base = _base(vocabulary)
+    base = vocabulary.base
     read = MARKS[_marks(base)]
     for token_id, entry in enumerate(vocabulary.vocabulary):
         if token_id < base.vocab_size:
             yield read(entry)
         else:
             yield Piece(_utf8(entry.strip()), START)
-
-
-def _base(vocabulary: token_ids.Tokenizer) -> Any:
-    """Returns the tokenizer without the tokens that were added to it."""
-    is_with = isinstance(vocabulary, added_tokens.WithAddedTokens)
-    return vocabulary.base if is_with else vocabulary
 
 
 def _marks(base: token_ids.Tokenizer) -> str:
@@ -189,7 +182,7 @@ def _inside(
 
     They are what follows a letter, where that letter keeps the tokens that it has alone.
     """
-    if isinstance(base := _base(old), wordpiece.WordPieceTokenizer):
+    if isinstance(base := old.base, wordpiece.WordPieceTokenizer):
         return list(map(base.encode_inside, texts))
     result: list[list[int] | None] = [None] * len(texts)
     blank = " " if old.keeps_blanks else ""
@@ -215,7 +208,7 @@ def _probes(same: Mapping[Piece, list[int]]) -> list[str]:
 
 def _of_bytes(old: token_ids.Tokenizer, same: Mapping[Piece, list[int]], piece: Piece) -> list[int]:
     """Returns the ids of bytes that are not a text alone: white space, or a part of a character."""
-    base = _base(old)
+    base = old.base
     if _marks(base) == "bytes":
         return base.merged(b" " * (piece.place == START) + piece.text)
     of_bytes = [same.get(Piece(bytes([byte]), INSIDE)) for byte in piece.text]

@@ -23,7 +23,7 @@ SHOWN = 8
 def load(path: str) -> tokenizer.Tokenizer:
     """Returns the vocabulary that is to be extended."""
     known = tokenizer.load(path)
-    if not isinstance(_base(known), wordpiece.WordPieceTokenizer):
+    if not isinstance(known.base, wordpiece.WordPieceTokenizer):
         raise ValueError(
             f"--extend is {path}, a vocabulary of the kind {known.kind}; only one of the released "
             "BERT's kind, wordpiece, takes words as further entries. Train another vocabulary on "
@@ -45,7 +45,7 @@ def extended(
     They are those that save most tokens: a word's count times its pieces but one; an unknown word
     saves one. Words that occur once are left out. `size` is the most entries there may be.
     """
-    base, tokens = _base(known), getattr(known, "tokens", ())
+    base, tokens = known.base, known.added_tokens
     assert isinstance(base, wordpiece.WordPieceTokenizer)
     entries = list(base.vocabulary)
     slots = [token_id for token_id, entry in enumerate(entries) if UNUSED.fullmatch(entry)]
@@ -87,10 +87,6 @@ def _words_cut_most(
     return sorted(saved, key=lambda word: (-saved[word], word))
 
 
-def _base(known: tokenizer.Tokenizer) -> tokenizer.Tokenizer:
-    return known.base if isinstance(known, added_tokens.WithAddedTokens) else known
-
-
 def _rules(known: tokenizer.Tokenizer) -> dict[str, Any]:
-    base = _base(known)
+    base = known.base
     return {**base.rules, "cuts_long_words": getattr(base, "cuts_long_words", False)}
