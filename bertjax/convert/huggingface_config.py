@@ -39,7 +39,7 @@ DROPOUTS = {
     ),
     **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), ("no layer is dropped here", "")),
 }
-# A field of ours: 1 if a masked token is predicted at the position before it (`tasks.hybrid`).
+# A field of ours: 1 if a masked token is predicted at the position before it (`tasks.mixed_rows`).
 SHIFT = "masked_lm_shift"
 # The ids with which a target begins and ends; transformers reads the first from here alone.
 START, END = "decoder_start_token_id", "eos_token_id"

@@ -104,7 +104,7 @@ class Pretrained:
     `sentence`: how a model for sentence embeddings makes its vectors; it has no head.
     `languages`: names of the languages that it has embeddings of, in their order; () if unknown.
     `is_shifted`: a masked token is predicted at the position before it, as a next token is, by the
-      same head: `tasks.hybrid`.
+      same head: `tasks.mixed_rows`.
     """
 
     config: models.EncoderConfig

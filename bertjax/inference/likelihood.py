@@ -31,7 +31,7 @@ from bertjax.devices import sharding
 from bertjax.inference import rows, saved_model
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks
-from bertjax.tasks import hybrid, prediction
+from bertjax.tasks import mixed_rows, prediction
 from bertjax.tokenization import tokenizer, unknown_tokens
 
 TEXTS_READ = 1024  # texts in memory at a time, sorted by length
@@ -237,7 +237,7 @@ def define_reading() -> None:
 
 
 def _parts(task: tasks.ScoresSentences, head: str, reading: str) -> tuple[Part, ...]:
-    if isinstance(task, hybrid.Hybrid):
+    if isinstance(task, mixed_rows.Hybrid):
         return READINGS[reading or "masked"]
     if reading:
         raise ValueError(

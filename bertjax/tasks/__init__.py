@@ -13,12 +13,11 @@ from typing import Any
 from bertjax.models import EncoderConfig
 from bertjax.tasks import (
     base,
-    hybrid,
     masked_autoencoder,
     masked_spans_to_sequence,
     masked_values,
+    mixed_rows,
     next_token,
-    prefix_rows,
     pretraining,
     replaced_tokens,
     span_boundary,
@@ -52,8 +51,10 @@ OBJECTIVES: dict[str, Objective] = {
     "replaced_tokens": Objective(
         replaced_tokens.of_options, replaced_tokens.faults, chance=replaced_tokens.chance
     ),
-    "hybrid": Objective(hybrid.of_options, hybrid.faults),
-    "prefix_rows": Objective(prefix_rows.of_options, prefix_rows.faults, reads_pairs=True),
+    "hybrid": Objective(mixed_rows.hybrid, mixed_rows.hybrid_faults),
+    "prefix_rows": Objective(
+        mixed_rows.prefix_rows, mixed_rows.prefix_rows_faults, reads_pairs=True
+    ),
     "span_boundary": Objective(span_boundary.of_options, span_boundary.faults),
     "masked_values": Objective(
         masked_values.of_options,

@@ -15,7 +15,7 @@ from flax import nnx  # noqa: E402
 from bertjax import fill_mask, inference, models, recipes  # noqa: E402
 from bertjax.convert import formats, names, pretrained  # noqa: E402
 from bertjax.models import parameters  # noqa: E402
-from bertjax.tasks import hybrid  # noqa: E402
+from bertjax.tasks import mixed_rows  # noqa: E402
 from tests import conftest  # noqa: E402
 from tests.convert import weights  # noqa: E402
 
@@ -60,7 +60,7 @@ def their_losses(models_of_torch, masked, causal):
 
 
 def test_losses_and_gradients_are_those_of_torch(made, directories):
-    task = hybrid.Hybrid(made.config, causal_share=SHARE)
+    task = mixed_rows.Hybrid(made.config, share=SHARE)
     graphdef, _ = parameters.split(nnx.eval_shape(lambda: task.init(nnx.Rngs(0))))
     params = parameters.nested(jax.tree.map(jnp.asarray, dict(made.params)))
     batch = conftest.make_batch()

@@ -12,7 +12,7 @@ from flax import nnx  # noqa: E402
 
 from bertjax.convert import formats, names  # noqa: E402
 from bertjax.models import parameters  # noqa: E402
-from bertjax.tasks import prefix_rows  # noqa: E402
+from bertjax.tasks import mixed_rows  # noqa: E402
 from tests import conftest  # noqa: E402
 from tests.convert import weights  # noqa: E402
 
@@ -66,7 +66,7 @@ def test_losses_and_gradients_are_those_of_torch(tmp_path):
     positions, mask = (np.asarray(batch[it]) for it in ("masked_lm_positions", "input_mask"))
     is_real = np.take_along_axis(mask, positions, axis=1)
     batch["masked_lm_weights"] = batch["masked_lm_weights"] * is_real
-    task = prefix_rows.PrefixRows(made.config, prefix_share=SHARE)
+    task = mixed_rows.PrefixRows(made.config, share=SHARE)
     losses = their_losses(theirs, batch, np.arange(16) >= 12)
     sum(share * losses[name] for name, share in task.objectives.items()).backward()
 

@@ -11,7 +11,7 @@ from flax import nnx
 
 from bertjax import jobs
 from bertjax.devices import sharding
-from bertjax.tasks import hybrid, next_token, pretraining
+from bertjax.tasks import mixed_rows, next_token, pretraining
 from bertjax.training import config_faults, optim, program, schedules, state
 from configs import smoke
 from tests import conftest, small_modules
@@ -22,7 +22,7 @@ SHARE = 1 / 4  # four of the sixteen rows
 
 
 def task_of(mean="rows"):
-    return hybrid.Hybrid(SIZES, causal_share=SHARE, mean=mean)
+    return mixed_rows.Hybrid(SIZES, share=SHARE, mean=mean)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_the_last_rows_are_those_of_a_left_to_right_model_without_masks(model, b
     plain = task.init(nnx.Rngs(0))
     nnx.update(plain.encoder, nnx.state(model.encoder))
     nnx.update(plain.lm_head, nnx.state(model.mlm_head))
-    last = hybrid.unmasked({name: values[12:] for name, values in batch.items()})
+    last = task_of().as_last({name: values[12:] for name, values in batch.items()})
     wanted = task.evaluate(plain, last)
     for name in ("lm_loss", "lm_accuracy"):
         np.testing.assert_allclose(means[name].value(), wanted[name].value(), rtol=1e-5)
@@ -76,7 +76,7 @@ def test_unmasked_rows_have_the_tokens_that_were_masked(batch):
             if weight:
                 ids[row, position] = token
     assert (ids != batch["input_ids"]).any()
-    np.testing.assert_array_equal(hybrid.unmasked(batch)["input_ids"], ids)
+    np.testing.assert_array_equal(task_of().as_last(batch)["input_ids"], ids)
 
 
 def test_the_loss_weighs_kinds_of_rows_by_their_share_or_all_tokens_alike(batch, means):
@@ -91,7 +91,7 @@ def test_the_loss_weighs_kinds_of_rows_by_their_share_or_all_tokens_alike(batch,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mean", hybrid.MEANS)
+@pytest.mark.parametrize("mean", mixed_rows.MEANS)
 def test_micro_batches_have_the_gradient_of_the_whole_batch(batch, mean):
     def after_a_step(steps):
         learner = state.make_learner(
@@ -134,10 +134,10 @@ def test_options_of_hybrid_rows_are_refused_where_nothing_reads_them():
 
 
 def test_options_that_do_not_go_together_are_named():
-    assert not list(hybrid.faults(changed()))
-    found = "\n".join(hybrid.faults(changed(causal_share=1.0, hybrid_mean="row")))
+    assert not list(mixed_rows.hybrid_faults(changed()))
+    found = "\n".join(mixed_rows.hybrid_faults(changed(causal_share=1.0, hybrid_mean="row")))
     assert "causal_share is 1.0" in found and "hybrid_mean is 'row'; known are rows, to" in found
     config = changed()
     config.update_from_flattened_dict({"pretraining.pair_loss": "nsp", "model.left_to_right": True})
-    found = "\n".join(hybrid.faults(config))
-    assert "pair_loss is 'nsp'; with" in found and "left_to_right is True; with" in found
+    found = "\n".join(mixed_rows.hybrid_faults(config))
+    assert "pair_loss is 'nsp'; it" in found and "left_to_right is True; it" in found

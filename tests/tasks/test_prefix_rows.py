@@ -10,7 +10,7 @@ from flax import nnx
 
 from bertjax import jobs
 from bertjax.devices import sharding
-from bertjax.tasks import prefix_rows, pretraining
+from bertjax.tasks import mixed_rows, pretraining
 from bertjax.training import config_faults, program
 from configs import smoke
 from tests import conftest, small_modules
@@ -18,7 +18,7 @@ from tests import conftest, small_modules
 pytestmark = pytest.mark.usefixtures("quick_runs")
 SIZES = dataclasses.replace(conftest.TINY, num_hidden_layers=2)
 SHARE = 1 / 4  # four of the sixteen rows
-TASK = prefix_rows.PrefixRows(SIZES, prefix_share=SHARE)
+TASK = mixed_rows.PrefixRows(SIZES, share=SHARE)
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +64,7 @@ def test_a_first_segment_does_not_see_the_second_nor_a_position_what_follows(mod
     length = int(np.sum(batch["input_mask"][0]))
     begin = int(np.argmax(segments))
     assert 2 < begin < length - 2
-    read = jax.jit(
-        lambda ids: model.encoder({**batch, "input_ids": ids, "order": prefix_rows.order(batch)})
-    )
+    read = jax.jit(lambda ids: model.encoder(TASK.as_last({**batch, "input_ids": ids})))
     before = np.asarray(read(jnp.asarray(ids)[None]))[0]
     reached = np.zeros((length, length), bool)
     for place in range(length):
@@ -118,12 +116,12 @@ def test_a_batch_that_has_no_whole_number_of_each_kind_is_refused():
 
 
 def test_options_that_do_not_go_together_are_named():
-    assert not list(prefix_rows.faults(changed()))
+    assert not list(mixed_rows.prefix_rows_faults(changed()))
     config = changed(prefix_share=1.0)
     config.model.update(window=8, left_to_right=True)
-    found = "\n".join(prefix_rows.faults(config))
-    assert "prefix_share is 1.0; it must lie between 0 and 1" in found
-    assert "window is 8; with" in found and "left_to_right is True; with" in found
+    found = "\n".join(mixed_rows.prefix_rows_faults(config))
+    assert "prefix_share is 1.0; it must be between 0 and 1" in found
+    assert "window is 8; it" in found and "left_to_right is True; it" in found
     config = changed(prefix_share=0.5)
     config.pretraining.objective = "masked_tokens"
     with pytest.raises(ValueError, match="prefix_share is 0.5, which nothing reads with an object"):

@@ -10,7 +10,7 @@ from bertjax import config as config_lib
 from bertjax import jobs, train
 from bertjax.devices import sharding
 from bertjax.models.kernels import pallas_attention
-from bertjax.tasks import hybrid, prefix_rows
+from bertjax.tasks import mixed_rows
 from bertjax.training import attention_trial, program
 from tests import small_records
 
@@ -100,14 +100,14 @@ def test_the_rotary_bases_of_all_phases_are_tried():
 
 def test_both_kinds_of_rows_of_a_hybrid_run_are_tried():
     job = job_of()
-    job = dataclasses.replace(job, task=hybrid.Hybrid(job.task.encoder))
+    job = dataclasses.replace(job, task=mixed_rows.Hybrid(job.task.encoder))
     orders = [rows.left_to_right for rows in attention_trial._all_rows(job, "tpu")]
     assert orders == [False, False, True, True]  # of two layers
 
 
 def test_rows_with_a_prefix_are_tried_by_their_order(mesh, kernels, caplog):
     job = job_of()
-    job = dataclasses.replace(job, task=prefix_rows.PrefixRows(job.task.encoder))
+    job = dataclasses.replace(job, task=mixed_rows.PrefixRows(job.task.encoder))
     readings = [rows.reading for rows in attention_trial._all_rows(job, "tpu")]
     assert readings == ["whole", "whole", "order", "order"]
     with caplog.at_level("INFO", logger="absl"):

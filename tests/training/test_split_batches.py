@@ -19,12 +19,11 @@ from bertjax.finetuning import embeddings, wrapped_tasks
 from bertjax.models import lora, parameters
 from bertjax.tasks import (
     base,
-    hybrid,
     masked_autoencoder,
     masked_spans_to_sequence,
     masked_values,
+    mixed_rows,
     next_token,
-    prefix_rows,
     pretraining,
     replaced_tokens,
     span_boundary,
@@ -49,8 +48,8 @@ TASKS = {
     # So cold that the likeliest token is drawn: each micro-batch has a key of its own.
     "replaced_tokens": replaced_tokens.ReplacedTokens(ELECTRA, GENERATOR, temperature=1e-6),
     "replaced_tokens, samples": replaced_tokens.ReplacedTokens(ELECTRA, GENERATOR),
-    "hybrid": hybrid.Hybrid(BERT, causal_share=1 / 4),
-    "prefix_rows": prefix_rows.PrefixRows(BERT, prefix_share=1 / 4),
+    "hybrid": mixed_rows.Hybrid(BERT, share=1 / 4),
+    "prefix_rows": mixed_rows.PrefixRows(BERT, share=1 / 4),
     "next_token": next_token.NextToken(dataclasses.replace(BERT, left_to_right=True)),
     "masked_values, patches": masked_values.MaskedValues(small_values.encoder("patches")),
     "masked_values, cells": masked_values.MaskedValues(small_values.encoder("cells")),
