@@ -235,8 +235,7 @@ def main(argv: list[str]) -> None:
             "standard output is a terminal, and vectors are no text: write them with "
             "--output=DIRECTORY, or to a file with > features.npz"
         )
-    model = inference.load(options.checkpoint, step=options.step)
-    model = inference.in_language(model, options.language)
+    model = inference.load(options.checkpoint, step=options.step, language=options.language)
     if options.records is not None:
         if options.output:
             raise ValueError("--output is for texts; vectors of --records go to standard output")

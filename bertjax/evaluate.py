@@ -153,7 +153,7 @@ def evaluate_pairs(
         `inference.in_language` and `likelihood.scores`.
     """
     form, comparisons = minimal_pairs.read(pairs)
-    model = inference.in_language(inference.load(workdir, step=step), language)
+    model = inference.load(workdir, step=step, language=language)
     texts = [text for one in comparisons for text in one.texts]
     log_likelihoods = []
     options: dict[str, Any] = {"masking": masking, "reading": reading, "batch_size": batch_size}

@@ -88,8 +88,8 @@ def main(argv: list[str]) -> None:
     options = flags.FLAGS
     if len(argv) < 2:
         raise ValueError('give at least one sentence: fill_mask --checkpoint=DIR "A [MASK] ..."')
-    model = inference.load(options.checkpoint, step=options.step, generator=True)
-    model = inference.in_language(model, options.language)
+    chosen = {"step": options.step, "language": options.language}
+    model = inference.load(options.checkpoint, **chosen, generator=True)
     for text in map(token_ids.without_surrogates, argv[1:]):
         masks = fill_mask(model, text, num_candidates=options.num_candidates)
         parts = model.vocabulary.split_at_masks(text)

@@ -25,7 +25,7 @@ from jaxtyping import PRNGKeyArray
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import languages, padding, text_lines
+from bertjax.data import padding, text_lines
 from bertjax.files import tables
 from bertjax.finetuning import batches, feature_sets, sequences
 from bertjax.models import generation, parameters
@@ -128,7 +128,6 @@ def _of_chunk(
     buckets = padding.default_buckets(longest) if model.options.length_buckets else (longest,)
     size = -(-batch_size // mesh.size) * mesh.size
     of_rows = batches.evaluation_batches(rows, batch_size=size, buckets=buckets)
-    of_rows = (languages.with_language(batch, model.language) for batch in of_rows)
     with jax.set_mesh(mesh):
         found = prediction.predict(step, model.params, of_rows, mesh=mesh, global_batch_size=size)
     inference.check_numbers(found["scores"], f"the texts from {first + 1} to {first + len(texts)}")
@@ -163,8 +162,8 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is not a flag; give the lines on standard input: < FILE")
     options = flags.FLAGS
-    model = inference.load_finetuned(options.checkpoint, step=options.step)
-    model = inference.in_language(model, options.language)
+    chosen = {"step": options.step, "language": options.language}
+    model = inference.load_finetuned(options.checkpoint, **chosen)
     given = {field: options[name].value for name, field in SEARCHED.items()}
     searched = {field: value for field, value in given.items() if value is not None}
     lines = text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))

@@ -25,7 +25,7 @@ from absl import flags
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import languages, padding, value_rows
+from bertjax.data import padding, value_rows
 from bertjax.data import records as records_lib
 from bertjax.files import delimiters, json_text, tables, text_encodings
 from bertjax.finetuning import base as kinds
@@ -84,7 +84,6 @@ def predict(
         answers: Iterator[kinds.Prediction] = iter(())
         if features is not None:
             rows = batches.evaluation_batches(features, batch_size=batch_size, buckets=buckets)
-            rows = (languages.with_language(batch, model.language) for batch in rows)
             shared = {"mesh": mesh, "global_batch_size": batch_size}
             with jax.set_mesh(mesh):
                 outputs = prediction.predict(step, model.params, rows, **shared)
@@ -224,8 +223,8 @@ def main(argv: list[str]) -> None:
         raise ValueError(f"--delimiter {fault}")
     if fault := text_encodings.fault(options.encoding):
         raise ValueError(f"--encoding {fault}")
-    model = inference.load_finetuned(options.checkpoint, step=options.step)
-    model = inference.in_language(model, options.language)
+    chosen = {"step": options.step, "language": options.language}
+    model = inference.load_finetuned(options.checkpoint, **chosen)
     if options.null_threshold is not None:
         model = _with_threshold(model, options.null_threshold)
     given = text_encodings.as_utf8(sys.stdin.buffer, options.encoding, "standard input")

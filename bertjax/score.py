@@ -40,8 +40,7 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is not a flag; give the lines on standard input: < FILE")
     options = flags.FLAGS
-    model = inference.load(options.checkpoint, step=options.step)
-    model = inference.in_language(model, options.language)
+    model = inference.load(options.checkpoint, step=options.step, language=options.language)
     lines = text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))
     outcome = "each has the score 0, of 0 tokens"
     texts = (line.text for line in text_lines.with_remark(lines, outcome))

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bertjax.data import languages, padding
+from bertjax.data import padding
 from bertjax.devices import sharding
 from bertjax.inference import rows, saved_model
 from bertjax.models import parameters, sentence_encoder, sentence_vectors
@@ -335,13 +335,12 @@ def _batch(
     sequences = [tokens.ids[start : start + length] for start, length in spans]
     longest = max(map(len, sequences)) + 2
     rows.warn_beyond_trained(longest, model)
-    batch = padding.cls_rows(
+    return padding.cls_rows(
         # A row of padding alone has no mean: 0 / 0.
         sequences + [tokens.ids[:0]] * (num_rows - len(sequences)),
         model.vocabulary,
         length=padding.padded_length(longest, options.max_length),
     )
-    return languages.with_language(batch, model.language)
 
 
 @functools.partial(

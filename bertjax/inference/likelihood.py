@@ -26,7 +26,7 @@ import numpy as np
 from absl import flags
 from jaxtyping import Array, Float
 
-from bertjax.data import languages, minimal_pairs, padding, sentence_rows
+from bertjax.data import minimal_pairs, padding, sentence_rows
 from bertjax.devices import sharding
 from bertjax.inference import rows, saved_model
 from bertjax.models import parameters
@@ -164,7 +164,6 @@ def _sums(
         while taken := list(itertools.islice(numbered, batch_size)):
             # A short last batch is filled up, so that no further program is compiled.
             batch = sentence_rows.batch([row for _, row in taken], model.vocabulary, **shape)
-            batch = languages.with_language(batch, model.language)
             on_devices = sharding.to_devices(batch, model.mesh, batch_size)
             by_token = log_probabilities(part.predict, model.graphdef, model.params, on_devices)
             terms = np.asarray(by_token, np.float64)[: len(taken)].sum(axis=1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax.data import languages, padding
+from bertjax.data import padding
 from bertjax.inference import saved_model
 from bertjax.workdirs import trained_positions
 
@@ -30,8 +30,7 @@ def single_segment_batch(
         )
     warn_beyond_trained(longest, model)
     length = padding.padded_length(longest, model.max_length, unit=unit)
-    batch = padding.cls_rows(sequences, model.vocabulary, length=length)
-    return languages.with_language(batch, model.language)
+    return padding.cls_rows(sequences, model.vocabulary, length=length)
 
 
 def warn_beyond_trained(longest: int, model: saved_model.TrainedModel) -> None:

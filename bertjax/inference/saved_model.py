@@ -23,6 +23,7 @@ from bertjax.finetuning import base as kinds
 from bertjax.jobs import finetuning as finetuning_job
 from bertjax.models import (
     embedding_sharing,
+    embeddings,
     encoder,
     parameters,
     sentence_encoder,
@@ -68,7 +69,7 @@ class TrainedModel(_Reads):
     trained_length: number of positions that were trained; None if it is unknown
     sentence: how a model for sentence embeddings makes its vectors; None for all others
     languages: names of the languages that it has embeddings of, in their order
-    language: number of the language of the texts, as chosen by `in_language`
+    language: name of the language of the texts, as chosen by `load` or `in_language`
     source, step: where it was read
     """
 
@@ -82,7 +83,7 @@ class TrainedModel(_Reads):
     trained_length: int | None = None
     sentence: sentence_vectors.SentenceVectors | None = None
     languages: tuple[str, ...] = ()
-    language: int | None = None
+    language: str = ""
     source: str = ""
     step: int = 0
 
@@ -109,7 +110,7 @@ class FinetunedModel(_Reads):
     options: config.finetuning, with the labels of the training files
     tuned: numbers tuned by evaluation, by the names of the options that they replace
     is_imported: whether another program finetuned it
-    languages, language: as those of a TrainedModel; at first the language that it was finetuned in
+    languages, language: as in a TrainedModel; by default the language that it was finetuned in
     """
 
     kind: kinds.FinetuningKind
@@ -122,7 +123,7 @@ class FinetunedModel(_Reads):
     mesh: Mesh
     is_imported: bool = False
     languages: tuple[str, ...] = ()
-    language: int | None = None
+    language: str = ""
 
 
 Model = TypeVar("Model", TrainedModel, FinetunedModel)
@@ -131,19 +132,38 @@ Model = TypeVar("Model", TrainedModel, FinetunedModel)
 def in_language(model: Model, name: str) -> Model:
     """Returns the model for texts in a language; "" is the one that it was finetuned in.
 
+    Batches need no `language` then.
+
     Raises:
       ValueError: as `languages.number_of`.
     """
-    if not name and model.language is not None:
+    number = languages.number_of(name or model.language, model.languages, "--language")
+    if number is None:
         return model
-    number = languages.number_of(name, model.languages, "--language")
-    return dataclasses.replace(model, language=number)
+    module = parameters.merge(model.graphdef, model.params)
+    for _, part in nnx.iter_modules(module):
+        if isinstance(part, embeddings.LearntEmbeddings):
+            part.default_language = number
+    graphdef, _ = parameters.split(module)
+    return dataclasses.replace(model, language=model.languages[number], graphdef=graphdef)
+
+
+def _chosen(model: Model, language: str | None) -> Model:
+    """Returns the model in the language that is given, or that it was finetuned in, if any."""
+    is_open = language is None and not model.language
+    return model if is_open else in_language(model, language or "")
 
 
 def load(
-    workdir: epath.PathLike, *, step: str | int = "newest", generator: bool = False
+    workdir: epath.PathLike,
+    *,
+    step: str | int = "newest",
+    generator: bool = False,
+    language: str | None = None,
 ) -> TrainedModel:
     """Returns a checkpoint's model with its vocabulary: the newest, the best, or that of a step.
+
+    `language` is as in `in_language`, or None if batches name the language of their rows.
 
     Weights of other formats are read without a conversion. Weights without a pretraining head
     (converted, or finetuned) give the encoder alone. ELECTRA gives its discriminator, or with
@@ -175,7 +195,7 @@ def load(
         bare = nnx.eval_shape(lambda: encoder.make_bare(sizes, rngs=nnx.Rngs(0)))
         graphdef, _ = parameters.split(bare)
         params = {"encoder": params["encoder"]}
-    return TrainedModel(
+    model = TrainedModel(
         graphdef=graphdef,
         params=params,
         own_vocabulary=_vocabulary(saved),
@@ -189,6 +209,7 @@ def load(
         source=str(saved.directory),
         step=saved.step,
     )
+    return _chosen(model, language)
 
 
 def _projecting_graph(
@@ -208,8 +229,12 @@ def _projecting_graph(
     return parameters.split(nnx.eval_shape(make))[0]
 
 
-def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> FinetunedModel:
+def load_finetuned(
+    workdir: epath.PathLike, *, step: str | int = "newest", language: str | None = None
+) -> FinetunedModel:
     """Returns a checkpoint's finetuned model with its vocabulary, also of converted weights.
+
+    `language` is as in `load`.
 
     Raises:
       FileNotFoundError, checkpoint.CheckpointError: as `load`.
@@ -227,8 +252,7 @@ def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> Fi
     config.finetuning.lora_rank = 0  # merged
     task = kind.task(encoder.EncoderConfig(**config.model), config.finetuning)
     graphdef, shapes = tasks_base.abstract_model(task)
-    known, name = _languages(config), config.finetuning.language
-    return FinetunedModel(
+    model = FinetunedModel(
         kind=kind,
         task=task,
         graphdef=graphdef,
@@ -239,9 +263,10 @@ def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> Fi
         tuned=saved.meta.get("tuned", {}),  # converted weights have none
         mesh=all_devices(),
         is_imported=config.task != "finetuning",
-        languages=known,
-        language=known.index(name) if name else None,
+        languages=_languages(config),
+        language=config.finetuning.language,
     )
+    return _chosen(model, language)
 
 
 def _vocabulary(saved: reader.Description) -> tokenizer.Tokenizer | None:

@@ -187,7 +187,7 @@ def write(
     identity = {
         "model_sha256": model.sha256(),
         "vocabulary_sha256": model.vocabulary.describe()["sha256"],
-        "language": None if model.language is None else model.languages[model.language],
+        "language": model.language or None,
         "options": dataclasses.asdict(options),
         "similarity": model.sentence.similarity if model.sentence else "cosine",
         "inputs": inputs,

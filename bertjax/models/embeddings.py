@@ -79,6 +79,7 @@ class LearntEmbeddings(nnx.Module):
         self.dropout_rate = config.hidden_dropout_prob
         self.type_vocab_size = config.type_vocab_size
         self.language_embeddings = config.language_embeddings
+        self.default_language: int | None = None  # of batches without the feature `language`
         self.position_offset = offset
 
     def __call__(
@@ -109,13 +110,16 @@ class LearntEmbeddings(nnx.Module):
         return jax.nn.one_hot(segment_ids, self.type_vocab_size) @ self.segment.embedding[...]
 
     def _languages(self, inputs: layers.Inputs) -> Float[Array, "batch places width"]:
-        if "language" not in inputs:
+        if "language" in inputs:
+            languages = inputs["language"]
+        elif self.default_language is not None:
+            languages = jnp.full_like(inputs["input_ids"], self.default_language)
+        else:
             raise ValueError(
                 f"the model has embeddings of {self.language_embeddings} languages "
                 "(config.model.language_embeddings), but the batch does not tell its rows' "
                 "languages: it needs a feature `language`, int32 [batch] or [batch, length]"
             )
-        languages = inputs["language"]
         if languages.ndim == 1:  # one for all tokens of a row
             languages = languages[:, None]
         is_known = (languages >= 0) & (languages < self.language_embeddings)

@@ -178,7 +178,7 @@ def written(directory, form):
 
 @pytest.mark.parametrize("form", FILES)
 def test_a_file_is_scored_as_its_fields_ask(form, model, sum_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(inference, "load", lambda workdir, step: model)
+    monkeypatch.setattr(inference, "load", lambda workdir, **options: model)
     found = evaluate.evaluate_pairs("nowhere", written(tmp_path, form), batch_size=8)
     right, ties, groups = {}, 0, {}
     for file, rows in FILES[form].items():
