@@ -19,6 +19,7 @@ from absl import app, flags, logging
 from bertjax import config as config_lib
 from bertjax import recipes
 from bertjax.cli import interruptions, program_flags
+from bertjax.options import table
 from bertjax.workdirs import checkpoint, ownership
 
 
@@ -132,13 +133,13 @@ def _help(about: str, argv: list[str], choices: Mapping[str, Collection[str]]) -
         config = config or config_lib.default_config()
     except (ValueError, FileNotFoundError) as error:
         program_flags.fail(error)
-    comments = config_lib.comments()
+    rows = table.rows()
     for name, value in config_lib.flatten(config):
         if about in f"config.{name}":
-            comment = comments.get(re.sub(r"^phases\.\w+", "phases.*", name), "")
-            if any(choice not in comment for choice in choices.get(name, ())):
-                comment += f"; known are {', '.join(choices[name])}"
-            yield f"  {f'--config.{name}={value}':<58}  {comment}".rstrip()
+            meaning = rows[table.row_name(name)].help
+            if any(choice not in meaning for choice in choices.get(name, ())):
+                meaning += f"; known are {', '.join(choices[name])}"
+            yield f"  {f'--config.{name}={value}':<58}  {meaning}".rstrip()
 
 
 def _is_ours(record: std_logging.LogRecord) -> bool:

@@ -10,6 +10,7 @@ import ml_collections
 
 from bertjax.finetuning import base, choices, embeddings, sequences, spans, tags, texts, values
 from bertjax.models import encoder
+from bertjax.options import table
 
 # config.finetuning.dataset -> its kind.
 KINDS: dict[str, base.FinetuningKind] = {
@@ -22,6 +23,7 @@ KINDS: dict[str, base.FinetuningKind] = {
     "values": values.VALUES,
     "sequences": sequences.SEQUENCES,
 }
+table.OWNERS["finetuning.dataset"] = KINDS
 
 
 def head_task(config: ml_collections.ConfigDict) -> base.FinetuningTask:

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from bertjax.finetuning import evaluation_files, feature_sets
 from bertjax.models import encoder as encoders
 from bertjax.models import lstm
+from bertjax.options.option import Option
 from bertjax.tasks import base as tasks
 from bertjax.tasks import distillation
 from bertjax.tokenization import tokenizer as tokenizers
@@ -347,8 +348,8 @@ class FinetuningKind:
     """A row of `finetuning.KINDS`.
 
     `task` makes the task of an encoder and config.finetuning, whose labels are known. `options` are
-    those of config.finetuning, with their defaults, that not all kinds read: the other kinds want
-    them at their defaults. `faults` yields a sentence for each fault of a config that is seen
+    the options of config.finetuning that not all kinds read: the other kinds want them at their
+    defaults. `faults` yields a sentence for each fault of a config that is seen
     without data, apart from the reader's `missing`. `length` returns the number of positions of all
     rows, where the data decide it; then there are no tokens, and the weights need no vocabulary.
     """
@@ -356,7 +357,7 @@ class FinetuningKind:
     reader: type[Reader]
     task: Callable[[encoders.EncoderConfig, Options], FinetuningTask]
     scorer: type[Scorer]
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
     faults: Callable[[ml_collections.ConfigDict], Iterator[str]] = lambda config: iter(())
     length: Callable[[Options], int] | None = None
 

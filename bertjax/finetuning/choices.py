@@ -22,6 +22,7 @@ from bertjax.files import tables
 from bertjax.finetuning import base, example_files, feature_sets
 from bertjax.models import classification
 from bertjax.models import encoder as encoders
+from bertjax.options import finetuning as options_lib
 from bertjax.scores import classification as scores
 from bertjax.tokenization import tokenizer as tokenizers
 
@@ -211,5 +212,5 @@ SWAG = base.FinetuningKind(
     ChoiceReader,
     lambda encoder, options: MultipleChoice(encoder, bilstm_size=options.bilstm_size),
     ChoiceScorer,
-    {"bilstm_size": 0},
+    options_lib.owned("bilstm_size"),
 )

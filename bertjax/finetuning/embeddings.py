@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from bertjax.finetuning import base, embedding_files, example_files, feature_sets, glue_submission
 from bertjax.models import encoder as encoders
 from bertjax.models import sentence_encoder, sentence_vectors
+from bertjax.options import finetuning as options_lib
 from bertjax.tasks import base as tasks
 from bertjax.tasks import distillation
 
@@ -532,9 +533,6 @@ def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:
 
 
 def _value_faults(options: base.Options) -> Iterator[str]:
-    if options.similarity_scale <= 0:
-        scale = options.similarity_scale
-        yield f"config.finetuning.similarity_scale is {scale}; it must be above 0"
     dims = tuple(options.matryoshka_dims)
     if len(set(dims)) != len(dims) or any(not isinstance(it, int) or it < 1 for it in dims):
         yield (
@@ -570,17 +568,17 @@ EMBEDDINGS = base.FinetuningKind(
     EmbeddingReader,
     embedding_task,
     EmbeddingScorer,
-    {
-        "pooling": "cls",
-        "loss": "ranking",
-        "normalize": True,
-        "projections": (),
-        "query_prompt": "",
-        "document_prompt": "",
-        "matryoshka_dims": (),
-        "similarity_scale": 20.0,
-        "score_range": (0.0, 5.0),
-        "num_texts": 0,
-    },
+    options_lib.owned(
+        "pooling",
+        "loss",
+        "normalize",
+        "projections",
+        "query_prompt",
+        "document_prompt",
+        "matryoshka_dims",
+        "similarity_scale",
+        "score_range",
+        "num_texts",
+    ),
     _faults,
 )

@@ -26,6 +26,7 @@ from bertjax.files import delimiters, tables, text_encodings
 from bertjax.finetuning import base, batches, example_files, feature_sets, table_files
 from bertjax.models import decoder, generation
 from bertjax.models import encoder as encoders
+from bertjax.options import finetuning as options_lib
 from bertjax.scores import generated
 from bertjax.tasks import base as tasks
 
@@ -283,14 +284,6 @@ def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:
             f"config.finetuning.decoder_from is {options.decoder_from!r}, and the decoder has its "
             f"encoder's {options.shares}: say --config.finetuning.shares=none"
         )
-    if not 0 <= options.label_smoothing < 1:
-        share = options.label_smoothing
-        yield f"config.finetuning.label_smoothing is {share}; it must be in [0, 1)"
-    if options.max_target_length < 2:
-        yield (
-            f"config.finetuning.max_target_length is {options.max_target_length}; it must be at "
-            "least 2, for a token and the end"
-        )
     try:
         generation.Search(1, 2, **_searched(options))
     except ValueError as error:
@@ -314,20 +307,20 @@ SEQUENCES = base.FinetuningKind(
     SequenceReader,
     _task,
     SequenceScorer,
-    {
-        "target_column": "target",
-        "max_target_length": 64,
-        "shares": "embeddings",
-        "label_smoothing": 0.0,
-        "text_scores": ("exact_match",),
-        "beams": 1,
-        "length_penalty": 1.0,
-        "early_stopping": False,
-        "no_repeat_ngram": 0,
-        "target_specials": (),
-        "decoder_from": "",
-        "delimiter": delimiters.AUTO,
-        "encoding": text_encodings.UTF8,
-    },
+    options_lib.owned(
+        "target_column",
+        "max_target_length",
+        "shares",
+        "label_smoothing",
+        "text_scores",
+        "beams",
+        "length_penalty",
+        "early_stopping",
+        "no_repeat_ngram",
+        "target_specials",
+        "decoder_from",
+        "delimiter",
+        "encoding",
+    ),
     _faults,
 )

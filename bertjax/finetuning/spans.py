@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from bertjax.finetuning import base, example_files, squad_files
 from bertjax.models import classification
 from bertjax.models import encoder as encoders
+from bertjax.options import finetuning as options_lib
 from bertjax.scores import squad as squad_scores
 from bertjax.tasks import base as tasks
 from bertjax.tasks import distillation
@@ -490,6 +491,6 @@ SQUAD = base.FinetuningKind(
     SpanReader,
     lambda encoder, options: SpanExtraction(encoder, options.bilstm_size),
     SpanScorer,
-    {"bilstm_size": 0},
+    options_lib.owned("bilstm_size"),
     _faults,
 )

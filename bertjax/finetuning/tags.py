@@ -19,6 +19,7 @@ from bertjax.finetuning import base, batches, conll_files, example_files, tag_sc
 from bertjax.models import classification as classifiers
 from bertjax.models import encoder as encoders
 from bertjax.models import feature_based, lstm
+from bertjax.options import finetuning as options_lib
 from bertjax.scores import classification, entities
 from bertjax.tasks import base as tasks
 
@@ -287,6 +288,6 @@ CONLL = base.FinetuningKind(
     TagReader,
     tag_task,
     TagScorer,
-    {"feature_based": False, "bilstm_size": 0, "context": "sentence", "tag_scheme": ""},
+    options_lib.owned("feature_based", "bilstm_size", "context", "tag_scheme"),
     _faults,
 )

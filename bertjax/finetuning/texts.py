@@ -32,6 +32,7 @@ from bertjax.finetuning import (
 )
 from bertjax.models import classification as classifiers
 from bertjax.models import encoder as encoders
+from bertjax.options import finetuning as options_lib
 from bertjax.scores import classification
 from bertjax.tasks import base as tasks
 from bertjax.tasks import distillation
@@ -454,19 +455,13 @@ def _flag_columns(options: base.Options) -> tuple[str, ...]:
     return tuple(name.strip() for name in options.label_column.split(",") if name.strip())
 
 
-_HEAD_OPTIONS = {"pooling": "cls", "bilstm_size": 0}
-GLUE = base.FinetuningKind(GlueReader, text_task, GlueScorer, _HEAD_OPTIONS)
+_HEAD = ("pooling", "bilstm_size")
+_FILES = ("delimiter", "encoding")
+GLUE = base.FinetuningKind(GlueReader, text_task, GlueScorer, options_lib.owned(*_HEAD))
 TABLE = base.FinetuningKind(
     TableReader,
     text_task,
     TextScorer,
-    {
-        **_HEAD_OPTIONS,
-        "is_regression": False,
-        "is_multi_label": False,
-        "label_separator": "|",
-        "delimiter": delimiters.AUTO,
-        "encoding": text_encodings.UTF8,
-    },
+    options_lib.owned(*_HEAD, *_FILES, "is_regression", "is_multi_label", "label_separator"),
     _table_faults,
 )

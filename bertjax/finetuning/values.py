@@ -23,6 +23,7 @@ from bertjax.data import records, value_masking, value_rows
 from bertjax.finetuning import base, feature_sets
 from bertjax.models import classification, layers, parts, values
 from bertjax.models import encoder as encoders
+from bertjax.options import finetuning as options_lib
 from bertjax.scores import classification as scores
 from bertjax.tasks import base as tasks
 
@@ -364,6 +365,6 @@ VALUES = base.FinetuningKind(
     ValueReader,
     _task,
     ValueScorer,
-    {"pooling": "cls", "value_labels": ""},
+    options_lib.owned("pooling", "value_labels"),
     length=_length,
 )

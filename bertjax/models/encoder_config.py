@@ -1,13 +1,11 @@
-"""The parts and sizes of an encoder, each field with its meaning, and what makes a config wrong.
+"""An encoder's config: what its fields mean together, and what makes a config wrong.
 
-The field names are those of the original bert_config.json where it has them. BERT-base is the
-default: Devlin et al. 2019, section 3.
+The fields stand in `options.encoder`, each with its default, its meaning and its range.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +13,8 @@ import jax
 
 from bertjax.models import activations, attention, layers, norms, rotary
 from bertjax.models.kernels import pallas_attention
-
-DTYPES = ("float32", "bfloat16")
-GRADIENT_REDUCTION_DTYPES = ("float32", "compute")  # compute: `dtype`
+from bertjax.options import encoder as fields
+from bertjax.options import faults, value_types
 
 # The values that a layer keeps for the backward pass; "none" keeps all and recomputes nothing.
 REMAT_POLICIES: dict[str, Any] = {
@@ -26,42 +23,17 @@ REMAT_POLICIES: dict[str, Any] = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
 
-# Field -> its largest value: a damaged or hostile file must not exhaust memory.
-MOST = {
-    "vocab_size": 10_000_000,
-    "hidden_size": 100_000,
-    "embedding_size": 100_000,
-    "num_hidden_layers": 1_000,
-    "num_hidden_groups": 1_000,
-    "inner_group_num": 1_000,
-    "num_attention_heads": 10_000,
-    "intermediate_size": 1_000_000,
-    "max_position_embeddings": 10_000_000,
-    "position_offset": 1_000,
-    "window": 10_000_000,
-    "global_every": 1_000,
-    "type_vocab_size": 100_000,
-    "language_embeddings": 100_000,
-    "value_width": 1_000_000,
-}
-
 OF_TOKENS = ("learnt", "token_dropout")  # embeddings that are a table of a vocabulary
 VALUE_SIZES = {"patches": "value_width", "columns": "columns"}  # of the others, their sizes
 
 # Field -> its values. `encoder` adds the tables of parts, which read this config.
 CHOICES: dict[str, Any] = {  # a sequence of names, or a mapping from names to parts
-    "embedding_projection": ("if_needed", "always"),
-    "position_embedding": ("learnt", "rotary", "sines", "sines_of_grid", "none"),
-    "hidden_input": ("vector", "zeros", "none"),
-    "rotary_angles": ("exact", "float16"),
+    **{name: row.choices for name, row in fields.ROWS.items() if row.choices},
     "attention": attention.IMPLEMENTATIONS,
     "hidden_act": activations.ACTIVATIONS,
     "initializer": layers.INITIALIZERS,
     "norm": norms.NORMS,
-    "pooler": ("dense", "normed"),
     "pooler_act": activations.POOLER_ACTIVATIONS,
-    "dtype": DTYPES,
-    "gradient_reduction_dtype": GRADIENT_REDUCTION_DTYPES,
     "remat": REMAT_POLICIES,
 }
 
@@ -69,77 +41,23 @@ CHOICES: dict[str, Any] = {  # a sequence of names, or a mapping from names to p
 class FaultyConfigError(ValueError):
     """A config that makes no encoder; each of its `faults` begins with the name of a field."""
 
-    def __init__(self, faults: Sequence[str]):
-        super().__init__("; ".join(faults))
-        self.faults = tuple(faults)
+    def __init__(self, faults: Sequence[str | ValueError]):
+        self.faults = tuple(map(str, faults))
+        super().__init__("; ".join(self.faults))
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderConfig:
+class EncoderConfig(fields.EncoderFields):
     """The parts and sizes of an encoder.
 
     Fields that change nothing get one value, so that equal encoders have equal configs:
     `embedding_projection` "if_needed" where widths differ, `local_rotary_base` 0 where it is
     `rotary_base` or there is no window, `global_every` 1 without a window, `rotary_angles` "exact"
-    without rotary positions, `mask_id` -1 where the embeddings read none.
+    without rotary positions, `mask_id` -1 where the embeddings read none. `columns` is a tuple.
 
     Raises:
       ValueError: listing every field that does not fit.
     """
-
-    vocab_size: int = 30522
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1  # dropout of the attention weights
-    max_position_embeddings: int = 512  # rows of the position table without `position_offset`
-    # The row of the first position; 2 in RoBERTa. The row before it is padding's, zero and never
-    # trained, and so is the word of that number.
-    position_offset: int = 0
-    type_vocab_size: int = 2  # segments; 0: no segment embeddings, 1: one for all tokens
-    language_embeddings: int = 0  # languages with an embedding each, as in XLM; 0: none
-    initializer: str = "truncated_normal"  # of kernels and embeddings
-    initializer_range: float = 0.02  # its standard deviation; xavier_uniform: of embeddings alone
-    # Divides it by sqrt(2 num_hidden_layers) for kernels before a residual, as Megatron-LM.
-    depth_scaled_init: bool = False
-    norm: str = "layer_norm"
-    layer_norm_eps: float = 1e-12
-    use_bias: bool = True  # of dense layers; the last one of a head always has a bias
-    embedding_size: int = 0  # width of the embeddings, as in ALBERT; 0: hidden_size
-    embedding_projection: str = "if_needed"  # by a dense layer, or "always": even at equal widths
-    num_hidden_groups: int = 0  # groups of layers that share parameters; 0: no layer shares
-    inner_group_num: int = 1  # stored layers of a group, applied in a row
-    embeddings: str = "learnt"  # a key of encoder.EMBEDDINGS
-    position_embedding: str = "learnt"  # a table, or "rotary": queries and keys are rotated
-    rotary_base: float = 10_000.0
-    local_rotary_base: float = 0.0  # of layers with a window; 0: rotary_base
-    rotary_angles: str = "exact"  # "float16": rounded to it, as the released ESM-2 has them
-    value_width: int = 0  # of embeddings "patches": the values of a position
-    # Of embeddings "columns": 0 for each column of numbers, else its number of categories.
-    columns: Sequence[int] = ()  # kept as a tuple
-    # For hidden positions: a learnt vector, "zeros" as values; "none": they are not read.
-    hidden_input: str = "vector"
-    partial_patches: bool = True  # a patch may lack some values: learnt vectors stand for them
-    normalized_rows: bool = False  # each row of patches to the mean 0 and the variance 1
-    mask_id: int = -1  # of embeddings "token_dropout": the id whose vectors are zero
-    layer: str = "post_norm"  # a key of encoder.LAYERS
-    feed_forward: str = "plain"  # a key of feed_forwards.FEED_FORWARDS
-    dtype: str = "float32"  # of matrix products; parameters, softmax and losses stay float32
-    # Type of the gradients of kernels and of their sums over devices; "compute": dtype.
-    gradient_reduction_dtype: str = "float32"
-    # "full" computes each layer again in the backward pass, "dots" all of it but the projections.
-    remat: str = "none"
-    # "xla", or kernels with the same result where they fit: "pallas" (TPU), "cudnn" (GPU), "auto".
-    attention: str = "xla"
-    window: int = 0  # positions to each side that a token sees; 0: all; -1: none, but itself
-    global_every: int = 1  # layers 0, n, 2n, ... have no window; 0: all layers have it
-    left_to_right: bool = False  # a token sees itself and what lies on its left
-    pooler: str = "dense"  # "normed": with a norm, and before every head, as in ModernBERT
-    pooler_act: str = "tanh"
-    mlm_transform: bool = True  # dense layer, activation and norm before masked tokens' logits
 
     def __post_init__(self):
         if self.embedding_width != self.hidden_size and self.embedding_projection == "always":
@@ -158,136 +76,103 @@ class EncoderConfig:
         if faults := list(self._faults()):
             raise FaultyConfigError(faults)
 
-    def _faults(self) -> Iterator[str]:
-        at_least_1 = ["hidden_size", "num_hidden_layers", "num_attention_heads"]
-        at_least_1 += ["intermediate_size", "max_position_embeddings"]
-        at_least_1 += ["vocab_size"] if self.embeddings in OF_TOKENS else []
-        for name in at_least_1:
-            if getattr(self, name) < 1:
-                yield f"{name} is {getattr(self, name)}; it must be at least 1"
-        for name, most in MOST.items():
-            if getattr(self, name) > most:
-                yield f"{name} is {getattr(self, name)}; it must be at most {most:,}"
-        if self.position_offset < 0:
-            yield f"position_offset is {self.position_offset}; it must be at least 0 (as BERT)"
-        if self.position_offset > max(self.vocab_size, 0):
-            yield (
-                f"position_offset is {self.position_offset}; the word before it is padding's, so "
-                f"it must be at most vocab_size, {self.vocab_size}"
-            )
-        if self.type_vocab_size < 0:
-            yield f"type_vocab_size is {self.type_vocab_size}; it must be at least 0 (no segments)"
-        if self.language_embeddings < 0 or self.language_embeddings == 1:
-            yield (
-                f"language_embeddings is {self.language_embeddings}; it must be 0 (none) or the "
-                "number of languages, at least 2"
-            )
-        if not 0 <= self.num_hidden_groups <= max(self.num_hidden_layers, 0):
-            yield (
-                f"num_hidden_groups is {self.num_hidden_groups}; it must be from 0 (each layer its "
-                f"own) to the {self.num_hidden_layers} of num_hidden_layers"
-            )
-        if self.inner_group_num < 1:
-            yield f"inner_group_num is {self.inner_group_num}; it must be at least 1"
-        if self.embedding_size < 0:
-            yield f"embedding_size is {self.embedding_size}; it must be at least 0 (hidden_size)"
-        if not self.mlm_transform and self.embedding_width != self.hidden_size:
-            yield (
-                "mlm_transform is False, so the last states themselves meet the word embeddings; "
-                f"embedding_size is {self.embedding_size}, it must be 0 or hidden_size, "
-                f"{self.hidden_size}"
-            )
-        if self.num_attention_heads >= 1 and self.hidden_size % self.num_attention_heads:
-            yield (
-                f"hidden_size is {self.hidden_size}; it must be a multiple of "
-                f"num_attention_heads, {self.num_attention_heads}"
-            )
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                yield f"{name} is {getattr(self, name)!r}; known are {', '.join(known)}"
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                yield f"{name} is {getattr(self, name)}; it must be in [0, 1)"
-        if self.window < -1 or self.global_every < 0:
-            yield (
-                f"window is {self.window} and global_every is {self.global_every}; they must be at "
-                "least -1 and 0"
-            )
+    def _faults(self) -> Iterator[str | ValueError]:
+        for name, row in fields.ROWS.items():
+            yield from row.wrong(name, getattr(self, name), CHOICES.get(name))
+        for name, must, holds in self._requirements():
+            if not holds:
+                yield faults.wrong(name, getattr(self, name), must)
         if self.window and self.global_every == 1:
             yield (
                 f"window is {self.window} and global_every is 1, so no layer has that window: set "
                 "global_every to 0 (all have it) or above 1, or window to 0"
             )
-        if self.position_embedding == "rotary":
-            yield from self._rotary_faults()
-        if self.embeddings == "token_dropout":
-            yield from self._token_dropout_faults()
-        yield from self._value_faults()
         if self.num_groups != self.num_hidden_layers or self.inner_group_num != 1:
             yield from self._sharing_faults()
-        head_size = self.hidden_size // max(self.num_attention_heads, 1)
-        if self.attention == "pallas" and head_size not in pallas_attention.HEAD_SIZES:
+        if self.attention == "pallas" and self._head_size not in pallas_attention.HEAD_SIZES:
             yield (
                 f"attention is 'pallas', whose kernel takes heads of "
                 f"{', '.join(map(str, pallas_attention.HEAD_SIZES))}; hidden_size / "
-                f"num_attention_heads is {head_size}: set attention='xla'"
+                f"num_attention_heads is {self._head_size}: set attention='xla'"
             )
 
-    def _rotary_faults(self) -> Iterator[str]:
-        if self.rotary_base <= 0 or self.local_rotary_base < 0:
-            yield (
-                f"rotary_base is {self.rotary_base} and local_rotary_base is "
-                f"{self.local_rotary_base}; the first must be above 0, the second at least 0 "
-                "(rotary_base)"
-            )
-        head_size = self.hidden_size // max(self.num_attention_heads, 1)
-        if head_size % 2:
-            yield (
-                "position_embedding is 'rotary', which turns pairs of numbers; hidden_size / "
-                f"num_attention_heads is {head_size}, not even"
-            )
-        if self.position_offset:
-            yield (
-                f"position_offset is {self.position_offset}; it must be 0 with position_embedding "
-                "'rotary': there is no table of positions"
-            )
+    @property
+    def _head_size(self) -> int:
+        return self.hidden_size // max(self.num_attention_heads, 1)
 
     @property
     def reads_values(self) -> bool:
         """Whether a position holds numbers, and no token."""
         return self.embeddings not in OF_TOKENS
 
-    def _value_faults(self) -> Iterator[str]:
-        name = VALUE_SIZES.get(self.embeddings)
-        if name and not getattr(self, name):
+    def _requirements(self) -> Iterator[tuple[str, str, bool]]:
+        """Yields a field, what it must be by the other fields, and whether it is."""
+        vocabulary, layers = self.vocab_size, self.num_hidden_layers
+        heads = self.num_attention_heads
+        yield "vocab_size", "at least 1", vocabulary >= 1 or self.reads_values
+        yield (
+            "position_offset",
+            f"at most vocab_size, {vocabulary}: the word before it is for padding",
+            self.position_offset <= max(vocabulary, 0),
+        )
+        yield (
+            "language_embeddings",
+            "0 (none) or the number of languages, at least 2",
+            self.language_embeddings != 1,
+        )
+        yield (
+            "num_hidden_groups",
+            f"at most num_hidden_layers, {layers}; 0: each layer is its own",
+            self.num_hidden_groups <= max(layers, 0),
+        )
+        yield (
+            "embedding_size",
+            f"0 or hidden_size, {self.hidden_size}, with mlm_transform=False, where the last "
+            "states themselves meet the word embeddings",
+            self.mlm_transform or self.embedding_width == self.hidden_size,
+        )
+        yield (
+            "hidden_size",
+            f"a multiple of num_attention_heads, {heads}",
+            heads < 1 or self.hidden_size % heads == 0,
+        )
+        if self.position_embedding == "rotary":
+            yield "rotary_base", "above 0", self.rotary_base > 0
             yield (
-                f"{name} is {getattr(self, name)!r}; embeddings={self.embeddings!r} need it: "
-                "records say it, and without them it must be given"
+                "hidden_size",
+                f"an even multiple of num_attention_heads, {heads}, with "
+                "position_embedding='rotary', which turns pairs of numbers",
+                self._head_size % 2 == 0,
             )
-        if min(self.columns, default=0) < 0 or sum(self.columns) > MOST["vocab_size"]:
             yield (
-                f"columns is {self.columns!r:.60}; it must have 0 for each column of numbers and "
-                "the number of categories for each other one"
+                "position_offset",
+                "0 with position_embedding='rotary': there is no table of positions",
+                self.position_offset == 0,
             )
-        if self.embeddings == "learnt" and self.position_embedding not in ("learnt", "rotary"):
-            yield (
-                f"position_embedding is {self.position_embedding!r}; with embeddings='learnt' it "
-                "must be 'learnt' or 'rotary'"
-            )
+        yield from self._embedding_requirements()
 
-    def _token_dropout_faults(self) -> Iterator[str]:
-        unread = {"type_vocab_size": 0, "language_embeddings": 0, "embedding_size": 0}
-        for name, value in (unread | {"position_embedding": "rotary"}).items():
-            if getattr(self, name) != value:
-                yield (
-                    f"{name} is {getattr(self, name)!r}; embeddings='token_dropout' are those of "
-                    f"tokens alone: it must be {value!r}"
-                )
-        if not -1 <= self.mask_id < max(self.vocab_size, 1):
-            yield (
-                f"mask_id is {self.mask_id}; it must be the id of the mask, below vocab_size, "
-                f"{self.vocab_size}, or -1 (no id is a mask)"
-            )
+    def _embedding_requirements(self) -> Iterator[tuple[str, str, bool]]:
+        if name := VALUE_SIZES.get(self.embeddings):
+            must = f"given with embeddings={self.embeddings!r}, unless records say it"
+            yield name, must, bool(getattr(self, name))
+        yield (
+            "columns",
+            "0 for each column of numbers and the number of categories for each other one, "
+            f"{fields.LARGEST_VOCABULARY:,} in all",
+            min(self.columns, default=0) >= 0 and sum(self.columns) <= fields.LARGEST_VOCABULARY,
+        )
+        yield (
+            "position_embedding",
+            "'learnt' or 'rotary' with embeddings='learnt'",
+            self.embeddings != "learnt" or self.position_embedding in ("learnt", "rotary"),
+        )
+        if self.embeddings == "token_dropout":
+            of_tokens = {"type_vocab_size": 0, "language_embeddings": 0, "embedding_size": 0}
+            for name, value in (of_tokens | {"position_embedding": "rotary"}).items():
+                must = f"{value!r} with embeddings='token_dropout', which embed tokens alone"
+                yield name, must, getattr(self, name) == value
+            must = f"the id of the mask, below vocab_size, {self.vocab_size}, or -1 (no mask)"
+            yield "mask_id", must, -1 <= self.mask_id < max(self.vocab_size, 1)
 
     def _sharing_faults(self) -> Iterator[str]:
         remedy = (
@@ -384,21 +269,8 @@ class EncoderConfig:
         return 2.0 * positions * self.embedding_width * (transform + self.vocab_size)
 
 
-# The type of a field's default -> what a value must be, and its name.
-_KINDS: dict[type, tuple[Any, str]] = {
-    bool: (bool, "true or false"),
-    int: (numbers.Integral, "a whole number"),
-    float: (numbers.Real, "a number"),
-    str: (str, "a string"),
-    tuple: (tuple | list, "a list of whole numbers"),
-}
-
-
 def type_faults(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yields those of the values, by the name of a field of EncoderConfig, of another type."""
-    for field in dataclasses.fields(EncoderConfig):
-        if field.name not in values:
-            continue
-        value, (kind, title) = values[field.name], _KINDS[type(field.default)]
-        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-            yield f"{field.name} is {value!r:.60}; it must be {title}"
+    """Yields the fields of EncoderConfig whose value is of another type than their default."""
+    for name, row in fields.ROWS.items():
+        if name in values:
+            yield from value_types.wrong_types(values[name], row.default, name)

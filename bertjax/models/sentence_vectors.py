@@ -9,7 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bertjax.models import activations, encoder_config, pooling
+from bertjax.models import activations, pooling
+from bertjax.options import encoder as fields
 
 SIMILARITIES = ("cosine", "dot")
 
@@ -17,8 +18,7 @@ SIMILARITIES = ("cosine", "dot")
 # Source: sentence-transformers, SentenceTransformer.encode_query and .encode_document.
 PROMPT_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
-
-LARGEST_SIZE = encoder_config.MOST["hidden_size"]  # of a vector
+LARGEST_SIZE = fields.LARGEST_WIDTH  # of a vector
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bertjax.models import EncoderConfig
+from bertjax.options import pretraining as options_lib
+from bertjax.options import table
+from bertjax.options.option import Group
 from bertjax.tasks import (
     base,
     masked_autoencoder,
@@ -28,8 +31,9 @@ from bertjax.tasks import (
 class Objective:
     """A value of config.pretraining.objective.
 
-    `make` makes the task from an EncoderConfig and config.pretraining. `faults` yields a sentence
-    for each option of a config that does not fit. With `reads_masks` batches have masked tokens,
+    `make` makes the task from an EncoderConfig and config.pretraining. `options` are the options of
+    that group that not all objectives read. `faults` yields a sentence for each option of a config
+    that does not fit. With `reads_masks` batches have masked tokens,
     with `reads_sequences` sources and targets, by config.pretraining.sequence_rows; with
     `reads_pairs` rows must have two segments.
     `token_loss` is the loss whose chance level is the unigram entropy. `chance` takes the averages
@@ -39,6 +43,7 @@ class Objective:
 
     make: Callable[[EncoderConfig, Any], base.Task]
     faults: Callable[[Any], Iterator[str]] = lambda config: iter(())
+    options: Group = dataclasses.field(default_factory=dict)
     reads_masks: bool = True
     reads_sequences: bool = False
     reads_pairs: bool = False
@@ -46,31 +51,48 @@ class Objective:
     chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None
 
 
+_OF_VALUES = ("value_error", "normalized_patches", "least_crop", "flips")
+
+# A recipe, which knows no objective, can name options that are `owned` rows of `options`.
 OBJECTIVES: dict[str, Objective] = {
     "masked_tokens": Objective(pretraining.of_options),
     "replaced_tokens": Objective(
-        replaced_tokens.of_options, replaced_tokens.faults, chance=replaced_tokens.chance
+        replaced_tokens.of_options,
+        replaced_tokens.faults,
+        options_lib.owned("discriminator_weight", "generator"),
+        chance=replaced_tokens.chance,
     ),
-    "hybrid": Objective(mixed_rows.hybrid, mixed_rows.hybrid_faults),
+    "hybrid": Objective(
+        mixed_rows.hybrid,
+        mixed_rows.hybrid_faults,
+        options_lib.owned("causal_share", "hybrid_mean"),
+    ),
     "prefix_rows": Objective(
-        mixed_rows.prefix_rows, mixed_rows.prefix_rows_faults, reads_pairs=True
+        mixed_rows.prefix_rows,
+        mixed_rows.prefix_rows_faults,
+        options_lib.owned("prefix_share"),
+        reads_pairs=True,
     ),
     "span_boundary": Objective(span_boundary.of_options, span_boundary.faults),
     "masked_values": Objective(
         masked_values.of_options,
         masked_values.faults,
+        options_lib.owned(*_OF_VALUES, "predicts", "exchanged_cells"),
         token_loss="value_loss",
         chance=masked_values.chance,
     ),
     "masked_autoencoder": Objective(
         masked_autoencoder.of_options,
         masked_autoencoder.faults,
+        options_lib.owned(*_OF_VALUES, "decoder"),
         token_loss="value_loss",
         chance=masked_values.chance,
     ),
     "masked_spans_to_sequence": Objective(
         masked_spans_to_sequence.of_options,
         masked_spans_to_sequence.faults,
+        options_lib.owned("sequence_rows"),
+        reads_masks=False,
         reads_sequences=True,
         token_loss="lm_loss",
     ),
@@ -78,3 +100,4 @@ OBJECTIVES: dict[str, Objective] = {
         next_token.of_options, next_token.faults, reads_masks=False, token_loss="lm_loss"
     ),
 }
+table.OWNERS["pretraining.objective"] = OBJECTIVES

@@ -23,7 +23,6 @@ ERRORS: dict[str, Callable[[Array], Array]] = {
         jnp.abs(error) < 1.0, 0.5 * jnp.square(error), jnp.abs(error) - 0.5
     ),
 }
-TARGETS = ("values", "replaced")
 # Added to the variance of a patch. Source: facebookresearch/mae, models_mae.py, forward_loss.
 PATCH_EPSILON = 1e-6
 MOST_FREQUENT = 1  # the code of the category that the training data have most often

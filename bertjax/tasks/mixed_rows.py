@@ -21,8 +21,6 @@ from bertjax.models import encoder, layers
 from bertjax.options import faults
 from bertjax.tasks import base, next_token, pretraining, replaced_tokens
 
-# The values of config.pretraining.hybrid_mean.
-MEANS = ("rows", "tokens")
 # Folded into the key of left-to-right rows; layers count from 0.
 _LEFT_TO_RIGHT = 2**30
 
@@ -249,28 +247,14 @@ def prefix_rows(sizes: encoder.EncoderConfig, options: Any) -> PrefixRows:
 
 def hybrid_faults(config: Any) -> Iterator[str]:
     """Yields the options of a config that do not fit the objective 'hybrid'."""
-    share, mean = config.pretraining.causal_share, config.pretraining.hybrid_mean
-    if not 0 < share < 1:
-        yield _share_fault("causal_share", share, "GPT-BERT: 1/16")
-    if mean not in MEANS:
-        yield str(faults.unknown("config.pretraining.hybrid_mean", mean, MEANS))
     fixed = {"model.left_to_right": False, "pretraining.pair_loss": "none"}
     yield from _fixed_faults(config, "hybrid", fixed)
 
 
 def prefix_rows_faults(config: Any) -> Iterator[str]:
     """Yields the options of a config that do not fit the objective 'prefix_rows'."""
-    share = config.pretraining.prefix_share
-    if not 0 < share < 1:
-        yield _share_fault("prefix_share", share, "UniLM: 1/3")
     fixed = {"model.window": 0, "model.left_to_right": False}
     yield from _fixed_faults(config, "prefix_rows", fixed)
-
-
-def _share_fault(name: str, share: float, published: str) -> str:
-    must = f"between 0 and 1 ({published})"
-    instead = "for rows of one kind choose the objective masked_tokens or next_token"
-    return str(faults.wrong(f"config.pretraining.{name}", share, must, instead))
 
 
 def _fixed_faults(config: Any, objective: str, fixed: Mapping[str, Any]) -> Iterator[str]:

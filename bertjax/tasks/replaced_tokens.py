@@ -304,16 +304,6 @@ def faults(config: Any) -> Iterator[str]:
             f"config.pretraining.pair_loss is {options.pair_loss!r}; the objective replaced_tokens "
             "learns nothing of pairs: set it to 'none'"
         )
-    if options.generator.temperature <= 0:
-        yield (
-            f"config.pretraining.generator.temperature is {options.generator.temperature}; it "
-            "must be above 0 (1: samples follow the generator's distribution)"
-        )
-    if options.discriminator_weight <= 0:
-        yield (
-            f"config.pretraining.discriminator_weight is {options.discriminator_weight}; it must "
-            "be above 0 (ELECTRA: 50)"
-        )
     # The size of the vocabulary and the type may not be known yet.
     sizes = config.model.to_dict() | {"vocab_size": 1, "dtype": "float32"}
     try:

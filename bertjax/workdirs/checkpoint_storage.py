@@ -31,6 +31,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 from bertjax import config as config_lib
 from bertjax.files import atomic, foreign_files, json_text, mounts
 from bertjax.models import parameters
+from bertjax.options import value_types
 
 PARAMS, OPT_STATE, EMA, META = "params", "opt_state", "ema", "meta"
 META_FILE = "metadata"  # of orbax's JSON items
@@ -175,7 +176,7 @@ def read_meta(directory: epath.Path) -> Mapping[str, Any]:
     meta = read_json(path)
     if not isinstance(meta, dict) or not {"config", "fingerprints"} <= meta.keys():
         raise UnreadableError(f"{path} is not a meta item of bertjax")
-    faults = [*config_lib.wrong_types({**meta, "config": None}, _SAMPLE, "meta")]
+    faults = [*value_types.wrong_types({**meta, "config": None}, _SAMPLE, "meta")]
     faults += config_lib.type_faults(meta["config"])
     if faults:
         raise UnreadableError(f"{path} is not a meta item of bertjax: {'; '.join(faults)}")

@@ -90,7 +90,7 @@ def test_rounded_angles_turn_by_those_of_float16():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"type_vocab_size": 2}, "type_vocab_size is 2; embeddings='token_dropout' are those"),
+        ({"type_vocab_size": 2}, "type_vocab_size is 2; it must be 0"),
         ({"position_embedding": "learnt"}, "it must be 'rotary'"),
         ({"mask_id": 12}, "mask_id is 12; it must be the id of the mask, below vocab_size, 12"),
     ],

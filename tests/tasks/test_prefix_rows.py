@@ -120,9 +120,10 @@ def test_options_that_do_not_go_together_are_named():
     config = changed(prefix_share=1.0)
     config.model.update(window=8, left_to_right=True)
     found = "\n".join(mixed_rows.prefix_rows_faults(config))
-    assert "prefix_share is 1.0; it must be between 0 and 1" in found
     assert "window is 8; it" in found and "left_to_right is True; it" in found
+    with pytest.raises(ValueError, match="prefix_share is 1.0; it must be between 0 and 1"):
+        config_faults.validate(changed(prefix_share=1.0))
     config = changed(prefix_share=0.5)
     config.pretraining.objective = "masked_tokens"
-    with pytest.raises(ValueError, match="prefix_share is 0.5, which nothing reads with an object"):
+    with pytest.raises(ValueError, match="prefix_share is 0.5, but .*'masked_tokens'"):
         config_faults.validate(config)
