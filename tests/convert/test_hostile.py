@@ -39,7 +39,7 @@ def test_sizes_that_nobody_has_are_refused_before_anything_is_built(forms, tmp_p
     for name in sizes:
         path.write_text(json.dumps(fields | {name: 10**9}))
         for read in (formats.read, formats.describe):
-            with pytest.raises(ValueError, match=f"{name} is 1000000000; it must be at most"):
+            with pytest.raises(ValueError, match=f"{name} is 1000000000; it must be .*at most"):
                 read(model)
     if format == "huggingface":  # Labels are not named one by one.
         fields = {name: value for name, value in fields.items() if "2" not in name}
