@@ -61,7 +61,8 @@ OWNED: dict[str, Option | Group] = {
             1.0, "of its samples; lower: likelier tokens; 1: as the generator has them", ABOVE_0),
     },
     "causal_share": Option(
-        1 / 16, "hybrid: share of the rows that are read from left to right (GPT-BERT: 1/16)", BETWEEN_0_AND_1),
+        1 / 16, "hybrid: share of the rows that are read from left to right (GPT-BERT: 1/16)",
+        BETWEEN_0_AND_1),
     "hybrid_mean": Option(
         "rows", "rows: each kind's mean by its share | tokens: of all tokens",
         choices=("rows", "tokens")),
