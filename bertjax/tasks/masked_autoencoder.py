@@ -14,7 +14,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import encoder, layers, parts, values, visibility
-from bertjax.tasks import base, masked_values, value_baselines
+from bertjax.options import faults as faults_lib
+from bertjax.tasks import base, masked_values, needs, value_baselines
 
 DECODER_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
@@ -181,36 +182,20 @@ def of_options(sizes: encoder.EncoderConfig, options: Any) -> MaskedAutoencoder:
 
 
 def faults(config: Any) -> Iterator[str]:
-    """Yields a sentence for each option that does not go together with this objective."""
-    if config.model.embeddings != "patches":
-        yield (
-            f"config.model.embeddings is {config.model.embeddings!r}; the objective "
-            "masked_autoencoder reads patches: set it to 'patches'"
-        )
-    if config.pretraining.masking != "dynamic":
-        yield (
-            f"config.pretraining.masking is {config.pretraining.masking!r}; values are hidden as "
-            "they are read: set it to 'dynamic'"
-        )
-    others = [
-        f"config.phases.{name}.{option}"
-        for name in config.phases
-        for option in ("masked_lm_prob", "final_masked_lm_prob")
-        if config.phases[name][option]
-    ]
-    if config.evaluation.masked_lm_prob:
-        others.append("config.evaluation.masked_lm_prob")
-    if others:
-        yield (
-            f"{', '.join(others)} must be 0: the encoder reads a fixed number of positions, by "
-            "config.pretraining.masked_lm_prob"
-        )
-    if (
-        config.model.window
-        or config.model.left_to_right
-        or config.model.position_embedding in ("rotary",)
-    ):
-        yield (
-            "the objective masked_autoencoder reads positions without those between them: set "
-            "config.model.window=0, left_to_right=False and another position_embedding than rotary"
-        )
+    """Yields a sentence for each option that does not fit this objective."""
+    of_groups = [*(f"phases.{name}" for name in config.phases), "evaluation"]
+    shares = [f"{group}.masked_lm_prob" for group in of_groups]
+    shares += [f"{group}.final_masked_lm_prob" for group in of_groups[:-1]]
+    one_share = "its share of masks is config.pretraining.masked_lm_prob alone"
+    apart = "the encoder reads positions without the positions between them"
+    needed: needs.Needs = {
+        "model.embeddings": (("patches",), "it reads patches"),
+        "pretraining.masking": (("dynamic",), "values are hidden as they are read"),
+        "model.window": ((0,), apart),
+        "model.left_to_right": ((False,), apart),
+        **dict.fromkeys(shares, ((0,), one_share)),
+    }
+    yield from needs.faults(config, "masked_autoencoder", needed)
+    if config.model.position_embedding == "rotary":
+        option, must = "config.model.position_embedding", "another one with masked_autoencoder"
+        yield str(faults_lib.wrong(option, "rotary", must, apart))

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from bertjax.data import sequence_rows
 from bertjax.models import decoder, encoder, encoder_config
-from bertjax.tasks import base
+from bertjax.tasks import base, needs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,31 +85,19 @@ def of_options(sizes: encoder.EncoderConfig, options: Any) -> MaskedSpansToSeque
 
 
 def faults(config: Any) -> Iterator[str]:
-    """Yields what of a config does not go together with this objective."""
-    model, options = config.model, config.pretraining
-    is_shared = model.num_hidden_groups not in (0, model.num_hidden_layers)
-    required = {
-        "pretraining.masking": (options.masking, "dynamic", "rows are made as they are read"),
-        "pretraining.pair_loss": (options.pair_loss, "none", "it learns nothing of pairs"),
-        "model.left_to_right": (model.left_to_right, False, "the decoder alone reads so"),
-        "model.language_embeddings": (model.language_embeddings, 0, "a target has no language"),
-        "model.inner_group_num": (model.inner_group_num, 1, "a decoder applies a layer once"),
+    """Yields a sentence for each option that does not fit this objective."""
+    layers = config.model.num_hidden_layers
+    of_tokens = encoder_config.OF_TOKENS
+    needed: needs.Needs = {
+        "pretraining.masking": (("dynamic",), "rows are made as they are read"),
+        "pretraining.pair_loss": (("none",), "it learns nothing of pairs"),
+        "model.embeddings": (of_tokens, "it predicts tokens"),
+        "model.left_to_right": ((False,), "the decoder alone reads so"),
+        "model.language_embeddings": ((0,), "a target has no language"),
+        "model.inner_group_num": ((1,), "a decoder applies a layer once"),
+        "model.num_hidden_groups": ((0, layers), "a decoder applies a layer once"),
     }
-    if is_shared:
-        groups = (model.num_hidden_groups, 0, "a decoder applies a layer once")
-        required["model.num_hidden_groups"] = groups
     if config.data.eval_dir:
-        metric = config.checkpoint.best_metric
-        required["checkpoint.best_metric"] = (metric, "lm_loss", "its loss on held-out records")
-    for name, (value, needed, reason) in required.items():
-        if value != needed:
-            yield (
-                f"config.{name} is {value!r}; with config.pretraining.objective="
-                f"'masked_spans_to_sequence' it must be {needed!r}: {reason}"
-            )
-    if model.embeddings not in encoder_config.OF_TOKENS:
-        yield (
-            f"config.model.embeddings is {model.embeddings!r}; the objective "
-            "masked_spans_to_sequence predicts tokens: set it to "
-            f"{' or '.join(map(repr, encoder_config.OF_TOKENS))}"
-        )
+        best = {"checkpoint.best_metric": (("lm_loss",), "its loss on held-out records")}
+        needed = {**needed, **best}
+    yield from needs.faults(config, "masked_spans_to_sequence", needed)

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from bertjax.models import encoder, values
-from bertjax.tasks import base, metrics, value_baselines
+from bertjax.tasks import base, metrics, needs, value_baselines
 
 # Name -> the error of a prediction, elementwise.
 ERRORS: dict[str, Callable[[Array], Array]] = {
@@ -245,21 +245,12 @@ def of_options(sizes: encoder.EncoderConfig, options: Any) -> MaskedValues:
 def faults(config: Any) -> Iterator[str]:
     """Yields a sentence for each option that does not go together with this objective."""
     options, model = config.pretraining, config.model
-    if model.embeddings not in ("patches", "columns"):
-        yield (
-            f"config.model.embeddings is {model.embeddings!r}; the objective masked_values "
-            "predicts values: set it to 'patches' or 'columns'"
-        )
-    if model.hidden_input == "none":
-        yield (
-            "config.model.hidden_input is 'none', with which the encoder of the objective "
-            "masked_values reads what it is to predict: set it to 'vector' or 'zeros'"
-        )
-    if options.masking != "dynamic":
-        yield (
-            f"config.pretraining.masking is {options.masking!r}; values are hidden as they are "
-            "read: set it to 'dynamic'"
-        )
+    needed: needs.Needs = {
+        "model.embeddings": (("patches", "columns"), "it predicts values"),
+        "model.hidden_input": (("vector", "zeros"), "the encoder must not read what it predicts"),
+        "pretraining.masking": (("dynamic",), "values are hidden as they are read"),
+    }
+    yield from needs.faults(config, "masked_values", needed)
     if options.predicts == "replaced" and not (
         options.exchanged_cells and model.embeddings == "columns"
     ):

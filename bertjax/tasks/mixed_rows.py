@@ -18,8 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import encoder, layers
-from bertjax.options import faults
-from bertjax.tasks import base, next_token, pretraining, replaced_tokens
+from bertjax.tasks import base, needs, next_token, pretraining, replaced_tokens
 
 # Folded into the key of left-to-right rows; layers count from 0.
 _LEFT_TO_RIGHT = 2**30
@@ -247,19 +246,15 @@ def prefix_rows(sizes: encoder.EncoderConfig, options: Any) -> PrefixRows:
 
 def hybrid_faults(config: Any) -> Iterator[str]:
     """Yields the options of a config that do not fit the objective 'hybrid'."""
-    fixed = {"model.left_to_right": False, "pretraining.pair_loss": "none"}
-    yield from _fixed_faults(config, "hybrid", fixed)
+    needed = {
+        "model.left_to_right": ((False,), "its rows say what they see"),
+        "pretraining.pair_loss": (("none",), "it learns nothing of pairs"),
+    }
+    yield from needs.faults(config, "hybrid", needed)
 
 
 def prefix_rows_faults(config: Any) -> Iterator[str]:
     """Yields the options of a config that do not fit the objective 'prefix_rows'."""
-    fixed = {"model.window": 0, "model.left_to_right": False}
-    yield from _fixed_faults(config, "prefix_rows", fixed)
-
-
-def _fixed_faults(config: Any, objective: str, fixed: Mapping[str, Any]) -> Iterator[str]:
-    must_with = f"with config.pretraining.objective={objective!r}, whose rows say what they see"
-    for name, needed in fixed.items():
-        group, option = name.split(".")
-        if (value := config[group][option]) != needed:
-            yield str(faults.wrong(f"config.{name}", value, f"{needed!r} {must_with}"))
+    reason = "its rows say what they see"
+    needed = {"model.window": ((0,), reason), "model.left_to_right": ((False,), reason)}
+    yield from needs.faults(config, "prefix_rows", needed)

@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import encoder, heads, packed_rows
-from bertjax.tasks import base
+from bertjax.tasks import base, needs
 
 
 class NextTokenModel(nnx.Module):
@@ -113,18 +113,14 @@ def of_options(sizes: encoder.EncoderConfig, options: Any) -> NextToken:
 
 
 def faults(config: Any) -> Iterator[str]:
-    """Yields what of a config does not go together with this objective."""
-    required = {
-        "model.left_to_right": (config.model.left_to_right, True),
-        "pretraining.masking": (config.pretraining.masking, "none"),
-        "pretraining.pair_loss": (config.pretraining.pair_loss, "none"),
+    """Yields a sentence for each option that does not fit this objective."""
+    reason = "each token is predicted from the tokens on its left, without masks and pairs"
+    needed: dict[str, tuple[Any, ...]] = {
+        "model.left_to_right": (True,),
+        "pretraining.masking": ("none",),
+        "pretraining.pair_loss": ("none",),
     }
     if config.data.eval_dir:
-        required["checkpoint.best_metric"] = (config.checkpoint.best_metric, "lm_loss")
-    for name, (value, needed) in required.items():
-        if value != needed:
-            yield (
-                f"config.{name} is {value!r}; with config.pretraining.objective='next_token' it "
-                f"must be {needed!r}: each token is predicted from those on its left, without "
-                "masks and pairs"
-            )
+        needed["checkpoint.best_metric"] = ("lm_loss",)
+    needs_of = {name: (values, reason) for name, values in needed.items()}
+    yield from needs.faults(config, "next_token", needs_of)

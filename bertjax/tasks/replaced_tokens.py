@@ -20,7 +20,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
 from bertjax.models import embedding_sharing, encoder, heads, layers, parameters
-from bertjax.tasks import base, metrics, pretraining
+from bertjax.tasks import base, metrics, needs, pretraining
 
 # A loss above this share of the entropy of the labels has learnt nothing of the tokens.
 CHANCE_SHARE = 0.97
@@ -299,11 +299,8 @@ def generator_config(sizes: encoder.EncoderConfig, options: Any) -> encoder.Enco
 def faults(config: Any) -> Iterator[str]:
     """Yields a sentence for every option of a config that does not fit the objective."""
     options = config.pretraining
-    if options.pair_loss != "none":
-        yield (
-            f"config.pretraining.pair_loss is {options.pair_loss!r}; the objective replaced_tokens "
-            "learns nothing of pairs: set it to 'none'"
-        )
+    of_pairs = {"pretraining.pair_loss": (("none",), "it learns nothing of pairs")}
+    yield from needs.faults(config, "replaced_tokens", of_pairs)
     # The size of the vocabulary and the type may not be known yet.
     sizes = config.model.to_dict() | {"vocab_size": 1, "dtype": "float32"}
     try:

@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import encoder, heads, packed_rows
-from bertjax.tasks import base, pretraining
+from bertjax.tasks import base, needs, pretraining
 
 
 class Targets(NamedTuple):
@@ -136,10 +136,8 @@ def of_options(sizes: encoder.EncoderConfig, options: Any) -> SpanBoundary:
 
 
 def faults(config: Any) -> Iterator[str]:
-    """Yields a sentence for each option that does not go together with this objective."""
-    options = config.pretraining
-    if options.masking == "dynamic" and options.mask_strategy != "span":
-        yield (
-            f"config.pretraining.mask_strategy is {options.mask_strategy!r}; the objective "
-            "span_boundary predicts whole spans from what stands beside them: set it to 'span'"
-        )
+    """Yields a sentence for each option that does not fit this objective."""
+    if config.pretraining.masking == "dynamic":
+        reason = "it predicts whole spans from the tokens around them"
+        needed = {"pretraining.mask_strategy": (("span",), reason)}
+        yield from needs.faults(config, "span_boundary", needed)

@@ -166,7 +166,7 @@ def make_config(**options):
 
 def test_dynamic_masks_that_are_no_spans_are_refused():
     options = {"pretraining.masking": "dynamic", "data.train_dir": "train"}
-    with pytest.raises(ValueError, match="mask_strategy is 'token'; the objective span_boundary"):
+    with pytest.raises(ValueError, match="mask_strategy is 'token'; it must be 'span'"):
         config_faults.validate(make_config(**options))
     config_faults.validate(make_config(**options, **{"pretraining.mask_strategy": "span"}))
 
