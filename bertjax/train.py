@@ -129,7 +129,7 @@ def _train(
         train_state, report = run.in_phase(phase).train_step(train_state, on_devices, step_inputs)
         step += 1
         profile.after(step, train_state)
-        mask = run.job.data.token_mask(batch)  # of this host's rows; those of others are alike
+        mask = batch["input_mask"]  # of this host's rows; other hosts' rows are alike
         fill = np.count_nonzero(mask) / mask.size
         watch.submit(step, report, batch["record_positions"], facts, fill)
         must_stop = saver.notice.reached()
@@ -261,7 +261,7 @@ def remaining_batches(
         batches = run.job.data.train_batches(phase, start_step=step, rows=rows)
         facts: dict[tuple[int, ...], monitor.PhaseFacts] = {}
         for batch in itertools.islice(batches, phase.end_step - step):
-            shape = run.job.data.token_mask(batch).shape[1:]
+            shape = batch["input_mask"].shape[1:]
             if shape not in facts:
                 facts[shape] = _facts(run.job, phase, shape)
             yield phase, facts[shape], batch
@@ -274,7 +274,7 @@ def _facts(job: jobs.Job, phase: jobs.Phase, shape: tuple[int, ...]) -> monitor.
     return monitor.PhaseFacts(
         tokens_per_step=phase.global_batch_size * math.prod(choices) * length,
         flops_per_step=jobs.train_flops(job, phase, length=length),
-        chance_loss=job.data.chance_loss(phase),
+        chance_loss=job.data.of_phase(phase).chance_loss,
         details=phase.details,
     )
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -34,60 +35,59 @@ OWN_MODEL_OPTIONS = (
 )
 
 
-class Data(Protocol):
-    """The source of a job's batches."""
+@dataclasses.dataclass(frozen=True)
+class PhaseData:
+    """The facts of a phase's data; the defaults stand for unknown ones.
 
+    lengths: the lengths of the rows in its batches, the longest last
+    num_examples: examples of an epoch
+    fill: share of the positions that hold tokens
+    chance_loss: name of a loss and its chance level
+    languages: by name, how much of each language the whole phase reads
+    """
+
+    lengths: tuple[int, ...]
+    num_examples: int | None = None
+    fill: float | None = None
+    chance_loss: tuple[str, float] | None = None
+    languages: Mapping[str, mixtures.Part] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Data(abc.ABC):
+    """The source of a job's batches, with the tokenizer of its text.
+
+    `contents` summarizes the training data; None if it was not counted. The "input_mask" of a batch
+    is not 0 where there is a token: [rows, ..., length].
+    """
+
+    config: ml_collections.ConfigDict
+    vocabulary: tokenizer.Tokenizer | None = None
+    contents: contents.RecordSummary | None = None
+
+    @abc.abstractmethod
     def train_batches(self, phase: Phase, *, start_step: int, rows: range | None) -> Batches:
         """Yields the phase's batches from global step `start_step` on, this host's rows."""
-        ...
 
+    @abc.abstractmethod
     def evaluation_batches(self, name: str, *, batch_size: int, rows: range | None) -> Batches:
         """Yields every example of an evaluation or test set once."""
-        ...
 
-    def num_train_examples(self, phase: Phase) -> int | None:
-        """Returns the number of examples of an epoch of the phase, None without epochs."""
-        ...
-
+    @abc.abstractmethod
     def num_examples(self, name: str) -> int:
         """Returns the number of examples of an evaluation or test set."""
-        ...
 
+    @abc.abstractmethod
     def abstract_batch(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns shapes and types of a global batch of the phase, as the devices get it."""
-        ...
 
-    def token_mask(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns which positions of a batch hold a token, not 0 there: [rows, ..., length]."""
-        ...
+    @abc.abstractmethod
+    def of_phase(self, phase: Phase) -> PhaseData:
+        """Returns the facts of a phase's data."""
 
-    def batch_lengths(self, phase: Phase) -> tuple[int, ...]:
-        """Returns the lengths that the rows of the phase's batches have, the longest last."""
-        ...
-
-    def chance_loss(self, phase: Phase) -> tuple[str, float] | None:
-        """Returns the name of a loss and its chance level, None if unknown."""
-        ...
-
-    def fill(self, phase: Phase) -> float | None:
-        """Returns the share of a phase's positions that hold tokens, None if unknown."""
-        ...
-
-    def languages(self, phase: Phase) -> Mapping[str, mixtures.Part]:
-        """Returns by name what the whole phase reads of each language, {} if they are unknown."""
-        ...
-
+    @abc.abstractmethod
     def identity(self) -> dict[str, Any]:
         """Returns the hashes (JSON) by which a resumed run recognizes its data."""
-        ...
-
-    def contents(self) -> contents.RecordSummary | None:
-        """Returns a summary of the training data, or None if it was not counted."""
-        ...
-
-    def vocabulary(self) -> tokenizer.Tokenizer | None:
-        """Returns the tokenizer of the data, None for data without text."""
-        ...
 
 
 class Scorer(Protocol):
@@ -187,7 +187,7 @@ def epochs(job: Job, step: int) -> float | None:
     """Returns the passes over the training data up to a step, None for data without epochs."""
     passes = 0.0
     for phase in job.phases:
-        examples = job.data.num_train_examples(phase)
+        examples = job.data.of_phase(phase).num_examples
         if not examples:
             return None
         steps = min(max(step - phase.first_step, 0), phase.num_steps)

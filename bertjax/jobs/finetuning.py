@@ -22,7 +22,7 @@ from bertjax import config as config_lib
 from bertjax import finetuning
 from bertjax.convert import formats
 from bertjax.convert.families import base as families_base
-from bertjax.data import languages, mixtures, padding, records
+from bertjax.data import languages, padding, records
 from bertjax.files import directories
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import (
@@ -116,19 +116,13 @@ def _read_teacher(
 
 
 @dataclasses.dataclass(frozen=True)
-class FinetuningData:
+class FinetuningData(base.Data):
     """The rows of a data set in batches.
 
-    `reader` and `tokenizer` are None for the outline of a job, which has shapes and no batches.
+    `reader` is None for the outline of a job, which has shapes and no batches.
     """
 
-    config: ml_collections.ConfigDict
-    reader: kinds.Reader | None
-    tokenizer: tokenizers.Tokenizer | None
-
-    @property
-    def buckets(self) -> tuple[int, ...]:
-        return _buckets(self.config.finetuning)
+    reader: kinds.Reader | None = None
 
     @functools.cached_property
     def _train_sha256(self) -> str:
@@ -138,7 +132,7 @@ class FinetuningData:
         """Returns hashes of the vocabulary and of the rows trained on, wherever the files lie."""
         return {
             "manifests": {},
-            "tokenizer_sha256": self.tokenizer.describe()["sha256"] if self.tokenizer else None,
+            "tokenizer_sha256": self.vocabulary.describe()["sha256"] if self.vocabulary else None,
             "train_sha256": self._train_sha256,
         }
 
@@ -150,7 +144,7 @@ class FinetuningData:
             global_batch_size=phase.global_batch_size,
             seed=self.config.seed,
             start_step=start_step - phase.first_step,
-            buckets=self.buckets,
+            buckets=_buckets(self.config.finetuning),
             rows=rows,
         )
         return self._with_language(of_set, kinds.TRAIN)
@@ -160,21 +154,15 @@ class FinetuningData:
         known = (*data.evaluation_sets, *data.test_sets)
         if name not in known:
             raise ValueError(f"the set is {name!r}; known are {', '.join(known) or 'none'}")
+        buckets = _buckets(self.config.finetuning)
         of_set = batches.evaluation_batches(
-            data.features(name), batch_size=batch_size, buckets=self.buckets, rows=rows
+            data.features(name), batch_size=batch_size, buckets=buckets, rows=rows
         )
         return self._with_language(of_set, name)
 
     def _with_language(self, of_set: base.Batches, name: str) -> base.Batches:
         number = language_of(self.config, name)
         return (languages.with_language(batch, number) for batch in of_set)
-
-    def num_train_examples(self, phase: lengths.Phase) -> int | None:
-        return self.reader.features(kinds.TRAIN).epoch_size if self.reader else None
-
-    def languages(self, phase: lengths.Phase) -> Mapping[str, mixtures.Part]:
-        del phase
-        return {}
 
     def num_examples(self, name: str) -> int:
         return len(self._reader().examples(name))
@@ -186,25 +174,10 @@ class FinetuningData:
             shapes[records.LANGUAGE_FEATURE] = shapes["input_ids"]
         return shapes
 
-    def token_mask(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        return batch["input_mask"]
-
-    def batch_lengths(self, phase: lengths.Phase) -> tuple[int, ...]:
+    def of_phase(self, phase: lengths.Phase) -> base.PhaseData:
         del phase
-        return self.buckets
-
-    def fill(self, phase: lengths.Phase) -> float | None:
-        del phase  # Where lengths are bucketed it is that of each batch.
-        return None
-
-    def chance_loss(self, phase: lengths.Phase) -> tuple[str, float] | None:
-        return None
-
-    def contents(self) -> None:
-        return None
-
-    def vocabulary(self) -> tokenizers.Tokenizer | None:
-        return self.tokenizer
+        examples = self.reader.features(kinds.TRAIN).epoch_size if self.reader else None
+        return base.PhaseData(_buckets(self.config.finetuning), examples)
 
     def _reader(self) -> kinds.Reader:
         if self.reader is None:
@@ -302,7 +275,7 @@ def with_config(job: base.Job, config: ml_collections.ConfigDict) -> base.Job:
     data, scorer = job.data, job.evaluation.scorer
     assert isinstance(data, FinetuningData) and isinstance(scorer, kinds.Scorer)
     config.phases.phase1.num_steps = _steps_of(config, scorer.reader.features(kinds.TRAIN))
-    return _job(config, data.tokenizer, scorer, job.teacher)
+    return _job(config, data.vocabulary, scorer, job.teacher)
 
 
 def kind_of(trained: reader.Workdir) -> kinds.FinetuningKind | None:
@@ -403,7 +376,7 @@ def _job(
         config=config,
         phases=phases,
         task=_taught_task(config, teacher) if teacher else finetuning_task(config),
-        data=FinetuningData(config, scorer.reader if scorer else None, tokenizer),
+        data=FinetuningData(config, tokenizer, reader=scorer.reader if scorer else None),
         evaluation=_evaluation(config, scorer, phases[-1].end_step),
         teacher=teacher,
         meta=finetuning.checkpoint_meta(config),

@@ -66,6 +66,7 @@ def _job(
     pairs: minimal_pairs.PairSet | None = None,
     teacher: teachers.Teacher | None = None,
     manifests: Mapping[str, records.Manifest] | None = None,
+    vocabulary: tokenizer.Tokenizer | None = None,
 ) -> base.Job:
     """`trained` are the contents of all training data, which give the scores of chance."""
     by_pairs = evaluation_set is None and pairs is not None
@@ -87,7 +88,9 @@ def _job(
         chance={name: chance for name, chance in by_set.items() if chance},
         tokens_per_byte={name: share for name, share in per_byte.items() if share},
     )
-    data = PretrainingData(config, phases, train_sets, held, pairs, manifests or {})
+    data = PretrainingData(
+        config, vocabulary, trained, phases, train_sets, held, pairs, manifests or {}
+    )
     of_averages = tasks.OBJECTIVES[config.pretraining.objective].chance
     task = _task(config, teacher)
     return base.Job(config, phases, task, data, evaluation, of_averages, teacher)
@@ -162,7 +165,16 @@ def open_job(
     pairs = _open_pairs(config, first)
     vocabulary = _vocabulary(first)
     teacher = _read_teacher(config, vocabulary)
-    return _job(config, all_phases, train_sets, evaluation_set, trained, pairs, teacher)
+    return _job(
+        config,
+        all_phases,
+        train_sets,
+        evaluation_set,
+        trained,
+        pairs,
+        teacher,
+        vocabulary=vocabulary,
+    )
 
 
 def _vocabulary(record_set: records.RecordSet) -> tokenizer.Tokenizer | None:

@@ -24,7 +24,7 @@ from bertjax.data import (
     translations,
     value_masking,
 )
-from bertjax.jobs import base, held_out, lengths, minimal_pairs
+from bertjax.jobs import base, lengths, minimal_pairs
 from bertjax.models import encoder_config
 from bertjax.tokenization import tokenizer
 
@@ -32,17 +32,16 @@ HELD_OUT, PAIRS = "heldout", "pairs"
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingData:
+class PretrainingData(base.Data):
     """Record directories, or random tokens, for each phase.
 
     `evaluation_sets` are held out, one for each language if there are several; `pairs` are
     config.evaluation.pairs_file. `manifests` describe records that a plan does not read.
     """
 
-    config: ml_collections.ConfigDict
-    phases: tuple[lengths.Phase, ...]
-    train_sets: Mapping[str, records.RecordSet]
-    evaluation_sets: Mapping[str, records.RecordSet]
+    phases: tuple[lengths.Phase, ...] = ()
+    train_sets: Mapping[str, records.RecordSet] = dataclasses.field(default_factory=dict)
+    evaluation_sets: Mapping[str, records.RecordSet] = dataclasses.field(default_factory=dict)
     pairs: minimal_pairs.PairSet | None = None
     manifests: Mapping[str, records.Manifest] = dataclasses.field(default_factory=dict)
 
@@ -150,7 +149,7 @@ class PretrainingData:
             numbers[manifest.shards_of(name)] = places[0], places[-1]
         return numbers
 
-    def languages(self, phase: lengths.Phase) -> Mapping[str, mixtures.Part]:
+    def _languages(self, phase: lengths.Phase) -> Mapping[str, mixtures.Part]:
         manifest = self._manifest(phase)
         if manifest is None or not manifest.languages:
             return {}
@@ -160,9 +159,15 @@ class PretrainingData:
         shares = self._shares(phase) or dict.fromkeys(manifest.languages, 1.0)
         return mixtures.parts(manifest.languages, shares, tokens)
 
-    def num_train_examples(self, phase: lengths.Phase) -> int | None:
-        record_set = self.train_sets.get(phase.name)
-        return record_set.manifest.num_examples if record_set else None
+    def of_phase(self, phase: lengths.Phase) -> base.PhaseData:
+        record_set, manifest = self.train_sets.get(phase.name), self._manifest(phase)
+        return base.PhaseData(
+            lengths=self._buckets(phase) or (phase.max_seq_length,),
+            num_examples=record_set.manifest.num_examples if record_set else None,
+            fill=manifest.statistics.get("fill") if manifest else None,
+            chance_loss=self._chance_loss(phase),
+            languages=self._languages(phase),
+        )
 
     def num_examples(self, name: str = HELD_OUT) -> int:
         if name == PAIRS and self.pairs:
@@ -183,31 +188,13 @@ class PretrainingData:
             for name, feature in sorted(features.items())
         }
 
-    def token_mask(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        return batch["input_mask"]
-
-    def batch_lengths(self, phase: lengths.Phase) -> tuple[int, ...]:
-        return self._buckets(phase) or (phase.max_seq_length,)
-
-    def fill(self, phase: lengths.Phase) -> float | None:
-        manifest = self._manifest(phase)
-        return manifest.statistics.get("fill") if manifest else None
-
-    def chance_loss(self, phase: lengths.Phase) -> tuple[str, float] | None:
+    def _chance_loss(self, phase: lengths.Phase) -> tuple[str, float] | None:
         """Returns the masked tokens' unigram entropy: the best loss without any context."""
         if phase.name not in self.train_sets:
             return None
         entropy = self.train_sets[phase.name].manifest.statistics.get("unigram_entropy")
         objective = tasks.OBJECTIVES[self.config.pretraining.objective]
         return None if entropy is None else (objective.token_loss, entropy)
-
-    def contents(self) -> contents.RecordSummary | None:
-        return held_out.united(self.train_sets.values())
-
-    def vocabulary(self) -> tokenizer.Tokenizer | None:
-        # All phases have the same one: `open_job` compares their hashes.
-        first = next(iter(self.train_sets.values()), None)
-        return tokenizer.load(first.directory) if first and first.manifest.tokenizer else None
 
     def _features(self, phase: lengths.Phase) -> dict[str, records.Feature]:
         """Returns the features of a phase's batches, stored or drawn as they are read.

@@ -90,7 +90,7 @@ def _finetuning_with_length(
         dtype, prng_impl = config.model.dtype, config.prng_impl
         config = opened.config
         config.model.dtype, config.prng_impl = dtype, prng_impl  # those of the target
-        num_examples = opened.data.num_train_examples(opened.phases[0]) or 0
+        num_examples = opened.data.of_phase(opened.phases[0]).num_examples or 0
         source = "its files"
     epochs = f"{config.finetuning.num_epochs:g} epochs of them"
     assumptions.insert(0, f"{num_examples:,} examples ({source}), {epochs}")

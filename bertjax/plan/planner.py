@@ -88,7 +88,7 @@ class Planner:
             outcome,
             flops=jobs.train_flops(program.job, phase),
             fingerprint=planned.fingerprint(program, phase),
-            fill=program.job.data.fill(phase),
+            fill=program.job.data.of_phase(phase).fill,
         )
         return made, outcome
 
@@ -152,7 +152,7 @@ def plan(
         totals=totals,
         searches=searches,
         languages={
-            made.name: dict(program.job.data.languages(phase))
+            made.name: dict(program.job.data.of_phase(phase).languages)
             for (made, _), phase in zip(pairs, program.job.phases, strict=True)
             if phase.is_last
         },

@@ -119,7 +119,7 @@ def _all_rows(job: jobs.Job, platform: str) -> Iterator[_Rows]:
     """Yields what the kernels would take of the batches of each phase and layer."""
     for phase in job.phases:
         is_packed = "sequence_ids" in job.data.abstract_batch(phase)
-        for length in job.data.batch_lengths(phase):
+        for length in job.data.of_phase(phase).lengths:
             for sizes, reading in _encoders(jobs.in_phase(job, phase).task):
                 rate = _rate(sizes, platform)
                 for layer in range(sizes.num_hidden_layers):

@@ -59,10 +59,11 @@ def start(run: program.Program, workdir: epath.Path) -> None:
             phase.max_seq_length, f"{tokens:,}", jobs.train_flops(run.job, phase),
             f", {phase.details}" if phase.details else "",
         )  # fmt: skip
-        if examples := run.job.data.num_train_examples(phase):
+        data = run.job.data.of_phase(phase)
+        if examples := data.num_examples:
             epochs = phase.num_steps * phase.global_batch_size / examples
             logging.info("%s: %s examples: %.3g epochs", phase.title, f"{examples:,}", epochs)
-        if phase.is_last and len(read := run.job.data.languages(phase)) > 1:
+        if phase.is_last and len(read := data.languages) > 1:
             listed = "\n  ".join(f"{name}: {part}" for name, part in read.items())
             logging.info("%s: languages:\n  %s", phase.name, listed)
             if fault := mixtures.warning(read):
@@ -84,7 +85,7 @@ def start(run: program.Program, workdir: epath.Path) -> None:
 def _of_run(run: program.Program) -> list[str]:
     """Returns the `obstacles` of a run."""
     paths = parameters.flat(run.abstract_state.params)
-    return obstacles(run.config, run.job.data.vocabulary(), paths)
+    return obstacles(run.config, run.job.data.vocabulary, paths)
 
 
 def obstacles(
@@ -154,7 +155,7 @@ def _next_commands(run: program.Program, workdir: epath.Path) -> list[str]:
             f"python -m bertjax.train --config=bert2bert --config.init_from={workdir} "
             "--workdir=DIR --config.finetuning.train_file=FILE"
         )
-    elif run.job.data.vocabulary() is not None:
+    elif run.job.data.vocabulary is not None:
         reads_languages = run.config.model.language_embeddings > 0
         language = " --language=NAME" if reads_languages else ""
         asked = (

@@ -233,9 +233,9 @@ def write_workdir(run: program.Program, workdir: epath.Path) -> None:
     """Writes the config, the vocabulary and the contents of the training records."""
     _write_config(run, workdir)
     if jax.process_index() == 0:
-        if vocabulary := run.job.data.vocabulary():
+        if vocabulary := run.job.data.vocabulary:
             vocabulary.save(workdir / reader.VOCABULARY_DIRECTORY)
-        if contents := run.job.data.contents():
+        if contents := run.job.data.contents:
             contents.save(workdir / reader.TRAINING_DATA_DIRECTORY)
 
 

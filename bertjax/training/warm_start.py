@@ -91,7 +91,7 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
     target = Target(
         encoder=encoder.EncoderConfig(**first.config.model),
         params=params,
-        vocabulary=job.data.vocabulary(),
+        vocabulary=job.data.vocabulary,
         max_seq_length=max(phase.max_seq_length for phase in job.phases),
         resize_vocabulary=job.config.resize_vocabulary,
         has_own_heads=job.config.task == "finetuning",

@@ -111,7 +111,7 @@ def test_answers_have_the_scheme_of_the_training_file(
         job = finetuning.open_job(config)
     assert job.config.finetuning.tag_scheme == wanted
     assert job.config.finetuning.labels == LABELS["conll"]  # what is learnt is IOB2
-    scorer = tags.CONLL.open(job.config.finetuning, job.data.vocabulary())
+    scorer = tags.CONLL.open(job.config.finetuning, job.data.vocabulary)
     outputs = small_datasets.true_answers(scorer.reader, "dev")
     assert scorer.scores("dev", outputs)["f1"] == 100
     scorer.write_predictions("dev", outputs, epath.Path(tmp_path), {})
@@ -152,7 +152,7 @@ def test_sizes_and_vocabulary_come_from_the_weights_and_dropout_from_the_config(
     assert job.config.model.vocab_size == weights.CONFIG.vocab_size
     assert job.task.encoder.hidden_dropout_prob == 0.25
     stored = workdir.read(source).vocabulary.describe()
-    assert job.data.vocabulary().describe() == stored
+    assert job.data.vocabulary.describe() == stored
     assert job.data.identity()["tokenizer_sha256"] == stored["sha256"]
 
 
@@ -170,7 +170,7 @@ def test_a_run_that_has_begun_has_sizes_and_vocabulary_in_its_workdir(tmp_path, 
     config = small_datasets.make_config(tmp_path / "data", "glue", source, init_from="gone")
     job = jobs.JOBS["finetuning"].open(config, [tmp_path / "not begun", tmp_path / "run"])
     assert job.config.model.hidden_size == finetuned_workdir.SIZES["hidden_size"]
-    assert job.data.vocabulary().describe() == small_records.vocabulary().describe()
+    assert job.data.vocabulary.describe() == small_records.vocabulary().describe()
     assert job.config.init_from == "gone"
     missing = "config.init_from is gone, to start from: gone does"
     with pytest.raises(FileNotFoundError, match=missing):
@@ -222,8 +222,9 @@ def test_labels_that_are_given_keep_their_order_and_are_all_there_are(open_job):
 
 def test_length_buckets_are_of_the_config(open_job):
     changes = {"finetuning.max_seq_length": 40}
-    assert open_job("glue", **changes).data.buckets == (16, 32, 40)
-    assert open_job("glue", **changes, **{"finetuning.length_buckets": False}).data.buckets == (40,)
+    for is_cut, lengths in ((True, (16, 32, 40)), (False, (40,))):
+        job = open_job("glue", **changes, **{"finetuning.length_buckets": is_cut})
+        assert job.data.of_phase(job.phases[0]).lengths == lengths
 
 
 def test_what_is_missing_is_named_before_anything_is_compiled(tmp_path, open_job):

@@ -68,7 +68,7 @@ def test_an_exponent_without_several_languages_is_warned_of(directories, caplog)
 def test_what_is_read_of_a_language_follows_alpha_and_the_list(directories):
     def read(**changes):
         job = jobs.JOBS["pretraining"].open(make_config(directories, **changes))
-        return job.data.languages(job.phases[0])
+        return job.data.of_phase(job.phases[0]).languages
 
     tokens = 4 * 8 * 16
     natural = read()

@@ -95,7 +95,7 @@ def test_each_phase_reads_the_records_of_its_length(directories):
         batch = next(job.data.train_batches(phase, start_step=phase.first_step, rows=None))
         assert batch["input_ids"].shape == (batch_size, length)
         assert job.data.train_sets[phase.name].directory.name == f"records_{length}"
-        assert job.data.chance_loss(phase) == ("mlm_loss", pytest.approx(np.log(90)))
+        assert job.data.of_phase(phase).chance_loss == ("mlm_loss", pytest.approx(np.log(90)))
     assert jobs.train_flops(job, job.phases[0]) != jobs.train_flops(job, job.phases[1])
     assert isinstance(job, jobs.Job)
 
@@ -104,7 +104,7 @@ def test_epochs_of_a_phase_become_steps_once_its_records_are_known(directories):
     options = {"phases.phase1.num_epochs": 2.5, "phases.phase1.num_steps": 999}
     job = pretraining.open_job(with_second_phase(make_config(directories, **options)))
     first, second = job.phases
-    examples = job.data.num_train_examples(first)
+    examples = job.data.of_phase(first).num_examples
     assert examples == job.data.train_sets["phase1"].manifest.num_examples
     assert first.num_steps == math.ceil(2.5 * examples / first.global_batch_size)
     assert job.config.phases.phase1.num_steps == first.num_steps == second.first_step
@@ -389,9 +389,9 @@ def test_synthetic_data_has_batches_and_neither_vocabulary_nor_evaluation():
     config.model.language_embeddings = 2
     batch = next(pretraining.open_job(config).data.train_batches(phase, start_step=0, rows=None))
     assert batch["language"].shape == (config.global_batch_size,)
-    assert job.data.chance_loss(phase) is None and not job.evaluation.sets
+    assert job.data.of_phase(phase).chance_loss is None and not job.evaluation.sets
     assert job.data.identity()["tokenizer_sha256"] is None
-    assert job.data.vocabulary() is None
+    assert job.data.vocabulary is None
     for given in (["train_dir"], ["eval_dir"], ["train_dir", "eval_dir"]):  # would not be read
         config.data.update({"train_dir": "", "eval_dir": ""} | dict.fromkeys(given, "records"))
         with pytest.raises(ValueError, match=r"--config\.data\.source=records, or") as refused:
