@@ -32,7 +32,7 @@ from bertjax.finetuning import (
     imported,
     wrapped_tasks,
 )
-from bertjax.jobs import base, lengths, teachers
+from bertjax.jobs import base, lengths, sources, teachers
 from bertjax.models import (
     decoder_sharing,
     encoder,
@@ -499,15 +499,12 @@ def _begun(workdirs: Sequence[epath.PathLike], reads_tokens: bool) -> _Origin | 
 
 def _origin(path: str, reads_tokens: bool) -> _Origin:
     """Returns the origin at config.init_from."""
-    hint = "give a workdir, a Hugging Face directory or a TF1 checkpoint, --config.init_from=PATH"
     if not path:
-        begins = "config.init_from is empty; finetuning begins with weights and their vocabulary"
-        raise ValueError(f"{begins}: {hint}")
-    try:
-        source = formats.describe(path)
-    except FileNotFoundError as error:
-        fault = f"config.init_from is {path}, to start from: {error}; {hint}"
-        raise FileNotFoundError(fault) from error
+        raise ValueError(
+            "config.init_from is empty; finetuning starts from weights and their vocabulary: give "
+            "a workdir, a Hugging Face directory or a TF1 checkpoint, --config.init_from=PATH"
+        )
+    source = sources.read("config.init_from", path, formats.describe)
     if source.vocabulary is None and reads_tokens:
         raise ValueError(
             f"config.init_from, {source.source}, has no vocabulary; finetuning reads text with "

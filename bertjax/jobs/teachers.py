@@ -13,9 +13,11 @@ from absl import logging
 from bertjax import config as config_lib
 from bertjax.convert import formats, pretrained
 from bertjax.data import languages
+from bertjax.jobs import sources
 from bertjax.models import encoder, parameters
+from bertjax.options import faults as faults_lib
 from bertjax.tasks import base as tasks
-from bertjax.tokenization import token_ids, tokenizer
+from bertjax.tokenization import tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,14 +37,8 @@ class Teacher:
 
 def sizes_of(config: ml_collections.ConfigDict) -> encoder.EncoderConfig:
     """Returns the teacher's sizes, computed with as the student is."""
-    path = config.distillation.teacher
-    try:
-        sizes = formats.describe(path).config
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"config.distillation.teacher is {path}, to learn from: {error}; give a workdir, a "
-            "Hugging Face directory or a TF1 checkpoint, --config.distillation.teacher=PATH"
-        ) from error
+    option = "config.distillation.teacher"
+    sizes = sources.read(option, config.distillation.teacher, formats.describe).config
     return _as_student(sizes, config)
 
 
@@ -71,7 +67,7 @@ def read(
     sizes = _as_student(weights.config, config)
     faults = [
         *_size_faults(config, sizes),
-        *_vocabulary_faults(weights.vocabulary, vocabulary, weights.source),
+        *sources.vocabulary_faults(weights.vocabulary, vocabulary, weights.source),
         *_language_faults(config, weights),
     ]
     theirs = tuple(weights.labels[n] for n in sorted(weights.labels))
@@ -87,11 +83,8 @@ def read(
             faults.append(f"{name} has shape {weights.params[name].shape}, expected {shape.shape}")
         elif not np.isfinite(weights.params[name]).all():
             faults.append(f"{name} holds NaN or infinite values")
-    if faults:
-        raise ValueError(
-            f"config.distillation.teacher, {weights.source}, cannot teach this run:\n  "
-            + "\n  ".join(faults)
-        )
+    title = f"config.distillation.teacher, {weights.source}, cannot teach this run"
+    faults_lib.check(title, faults)
     params = {name: np.asarray(weights.params[name], np.float32) for name in shapes}
     logging.info("Learning from %s, %s values", weights.source, f"{weights.num_parameters:,}")
     sha256 = parameters.sha256(params)
@@ -131,32 +124,6 @@ def _size_faults(
         )
 
 
-def _vocabulary_faults(
-    theirs: tokenizer.Tokenizer | None, ours: tokenizer.Tokenizer | None, source: str
-) -> Iterator[str]:
-    if theirs is None or ours is None:
-        logging.warning(
-            "%s no vocabulary: that ids mean the same to teacher and student is not checked",
-            "The data has" if ours is None else f"{source} has",
-        )
-        return
-    was, now = theirs.describe(), ours.describe()
-    if was["sha256"] == now["sha256"]:
-        return
-    for name in token_ids.RULES:
-        if was.get(name) != now.get(name):
-            yield f"its vocabulary has {name} {was.get(name)!r}, that of the data {now.get(name)!r}"
-    pairs = zip(range(theirs.vocab_size), range(ours.vocab_size), strict=False)
-    differing = [n for n, _ in pairs if theirs.token(n) != ours.token(n)]
-    if differing or theirs.vocab_size != ours.vocab_size:
-        first = differing[0] if differing else min(theirs.vocab_size, ours.vocab_size)
-        yield (
-            f"its vocabulary, {theirs.vocab_size} entries, is not that of the data, "
-            f"{ours.vocab_size}: they differ from entry {first} on. Build the records with the "
-            "teacher's vocabulary"
-        )
-
-
 def _language_faults(
     config: ml_collections.ConfigDict, teacher: pretrained.Pretrained
 ) -> Iterator[str]:
@@ -183,13 +150,11 @@ def student_values(
     scripts/extract_distilbert.py.
     """
     chosen = layers or spread(teacher.encoder.num_hidden_layers, student.num_hidden_layers)
-    faults = list(_start_faults(teacher.encoder, student, chosen))
-    if faults:
-        raise ValueError(
-            f"the student cannot start from its teacher, {teacher.source}:\n  "
-            + "\n  ".join(faults)
-            + "\nChange these, or start afresh: --config.distillation.starts_student=False"
-        )
+    faults_lib.check(
+        f"the student cannot start from its teacher, {teacher.source} (change these, or start "
+        "afresh: --config.distillation.starts_student=False)",
+        _start_faults(teacher.encoder, student, chosen),
+    )
     own = parameters.flat(teacher.params)
     values = {name: array for name, array in own.items() if ".layers." not in name}
     segments = values.get("encoder.embeddings.segment.embedding")

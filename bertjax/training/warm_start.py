@@ -1,15 +1,15 @@
 """A fresh run's parameters from existing weights: config.init_from.
 
-Here belong the checks that the source fits the run, made before anything is compiled, and the
-replacement itself, under any sharding; `tiled` repeats a smaller source to fit. Reading the formats
-belongs to `convert`, resuming a run to `starting`.
+STEPS make the run's parameters of the source's and check that they fit, before anything is
+compiled; `apply` replaces those of a fresh state, under any sharding. Reading the formats belongs
+to `convert`, resuming a run to `starting`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,11 @@ from jaxtyping import Bool
 
 from bertjax import jobs
 from bertjax.convert import formats, pretrained
-from bertjax.jobs import teachers
+from bertjax.jobs import sources, teachers
 from bertjax.models import embedding_sharing, encoder, parameters
+from bertjax.options import faults as faults_lib
 from bertjax.tasks import base
-from bertjax.tokenization import token_ids, tokenizer, vocabulary_exchange
+from bertjax.tokenization import tokenizer, vocabulary_exchange
 from bertjax.training import growth, state
 from bertjax.workdirs import reader, trained_positions
 
@@ -33,20 +34,23 @@ _BASES = ("rotary_base", "local_rotary_base")
 FREE_FIELDS = ("vocab_size", *jobs.OWN_MODEL_OPTIONS, *_BASES)
 # Where a masked token is predicted, by objectives that shift and by others.
 _PREDICTED_AT = ("the position before it", "its own position")
-SHOWN_ENTRIES = 3  # of those that differ between two vocabularies
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
     """The model that a source must fit.
 
-    `params` are shapes. `vocabulary` belongs to the data, None for random tokens; `max_seq_length`
-    to the longest phase. With `has_own_heads`, as in finetuning, only encoders and their poolers
-    are taken, whatever the source was trained for. With `may_grow` the source may be smaller in
-    `growth.FIELDS`, with `exchanges` it may have another vocabulary. `phase` is the run's first
-    phase if it changes the rotary bases of `encoder`. `is_shifted` is that of `Pretrained`.
-    `begins` is that of a task (`tasks.base.BeginsWithParts`): these parts are taken, too, from the
-    weights at `decoder_from` if there are such.
+    params: shapes of its parameters
+    vocabulary: the tokenizer of the data, None for random tokens
+    max_seq_length: length of the longest phase
+    resize_vocabulary: the source may have fewer rows of entries
+    has_own_heads: only encoders and their poolers are taken, as in finetuning
+    may_grow: the source may be smaller in `growth.FIELDS`
+    exchanges: the source may have another vocabulary
+    phase: the run's first phase, if it changes the rotary bases of `encoder`
+    is_shifted: as in `Pretrained`
+    parts: as in `tasks.base.BeginsWithParts`; they are taken as well
+    decoder_from: the weights of these parts, "": those of the source
     """
 
     encoder: encoder.EncoderConfig
@@ -59,25 +63,60 @@ class Target:
     exchanges: bool = False
     phase: str = ""
     is_shifted: bool = False
-    begins: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     decoder_from: str = ""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: leaf.shape for name, leaf in parameters.flat(self.params).items()}
+
+    def is_of_part(self, name: str) -> bool:
+        return name.startswith((*self.parts,))
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Weights, and what the steps so far have made of them.
+
+    values: by the names of the run
+    names: the names in the weights, where the run has others
+    notes: sentences for the log
+    faults: reasons why the weights do not fit
+    """
+
+    weights: pretrained.Pretrained
+    values: Mapping[str, np.ndarray]
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    exchange: vocabulary_exchange.Exchange | None = None
+    notes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags that would make the model's sizes the source's."""
+        found = (re.search(r": (--config\.model\..*)$", fault) for fault in self.faults)
+        return [flag[1] for flag in found if flag]
+
+    def but(self, *, notes: Iterable[str] = (), faults: Iterable[str] = (), **changes) -> Source:
+        """Returns the source after a step, with its notes and faults added."""
+        added = {"notes": (*self.notes, *notes), "faults": (*self.faults, *faults)}
+        return dataclasses.replace(self, **changes, **added)
 
 
 @dataclasses.dataclass(frozen=True)
 class WarmStart:
     """Values to take over, by parameter path; the other parameters stay as initialized.
 
-    Parameters with a row per vocabulary entry take over the first `vocabulary_rows`. `growth`
-    describes how a smaller source was repeated to fit. With `exchange` their values are those of
-    the run's vocabulary already.
+    Parameters with a row per vocabulary entry take over the first `vocabulary_rows`. With
+    `exchange` their values are those of the run's vocabulary already. `notes` are for the log.
     """
 
     values: Mapping[str, np.ndarray]
     vocabulary_rows: int
     fresh: tuple[str, ...]
     unused: tuple[str, ...]
-    growth: str = ""
     exchange: vocabulary_exchange.Exchange | None = None
+    notes: tuple[str, ...] = ()
 
 
 def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
@@ -99,7 +138,7 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
         exchanges=job.config.exchange_vocabulary,
         phase="" if first is job else job.phases[0].name,
         is_shifted=job.config.pretraining.objective == "hybrid",
-        begins=job.task.begins if isinstance(job.task, base.BeginsWithParts) else {},
+        parts=job.task.begins if isinstance(job.task, base.BeginsWithParts) else {},
         decoder_from=job.config.finetuning.decoder_from,
     )
     warm_start = read(job.config.init_from, target)
@@ -150,182 +189,204 @@ def _warn_of_untrained_positions(path: str, length: int) -> None:
 
 def read(path: str, target: Target) -> WarmStart:
     """Returns the warm start from `path`; logs which parameters are loaded and which are not."""
-    try:
-        source = formats.read(path)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"config.init_from is {path}, to start from: {error}; give a workdir, a Hugging Face "
-            "directory or a TF1 checkpoint"
-        ) from error
-    if target.decoder_from:
-        source = _with_decoder(source, target)
-    start = match(source, target)
+    weights = sources.read("config.init_from", path, formats.read)
+    start = match(weights, target)
     size = sum(value.size for value in start.values.values())
-    logging.info("Starting from %s: %s values taken over", source.source, f"{size:,}")
-    if start.growth:
-        logging.info("Grown from a smaller model: %s", start.growth)
-    logging.info("Parameters loaded (%d): %s", len(start.values), grouped(start.values))
-    logging.info(
-        "Parameters fresh, not in the source (%d): %s", len(start.fresh), grouped(start.fresh)
-    )
-    logging.info(
-        "Parameters of the source left unused (%d): %s", len(start.unused), grouped(start.unused)
-    )
-    if start.exchange is not None:
-        logging.info("Vocabulary exchanged: %s", start.exchange)
-    elif start.vocabulary_rows < target.encoder.vocab_size:
-        logging.info(
-            "Vocabulary resized: rows 0 to %d are the source's, %d to %d fresh",
-            start.vocabulary_rows - 1, start.vocabulary_rows, target.encoder.vocab_size - 1,
-        )  # fmt: skip
+    logging.info("Starting from %s: %s values taken over", weights.source, f"{size:,}")
+    for title, names in {
+        "loaded": start.values,
+        "fresh, not in the source": start.fresh,
+        "of the source left unused": start.unused,
+    }.items():
+        logging.info("Parameters %s (%d): %s", title, len(names), grouped(names))
+    for note in start.notes:
+        logging.info("%s", note)
     return start
 
 
-def _with_decoder(source: pretrained.Pretrained, target: Target) -> pretrained.Pretrained:
-    """Returns the source with the decoder that begins as other weights: `target.decoder_from`."""
-    path = target.decoder_from
-    try:
-        other = formats.read(path)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"config.finetuning.decoder_from is {path}: {error}") from error
-    faults = [*_size_faults(other.config, target, []), *_vocabulary_faults(other, target)]
-    faults += _row_faults(other.config.vocab_size, target, [])
-    if faults:
-        lines = "\n  ".join(faults)
-        raise ValueError(
-            f"config.finetuning.decoder_from, {other.source}, must have the sizes and the "
-            f"vocabulary of config.init_from:\n  {lines}"
-        )
-    logging.info("The decoder starts from %s", other.source)
-    parts = {name: value for name, value in other.params.items() if _is_part(name, target.begins)}
-    for ours, theirs in target.begins.items():
+def match(weights: pretrained.Pretrained, target: Target) -> WarmStart:
+    """Returns what the weights have for the target."""
+    source = Source(weights, weights.params)
+    for step in STEPS:
+        source = step(source, target)
+    flags = source.flags
+    together = [f"All flags together: {' '.join(flags)}"] if len(flags) > 1 else []
+    title = f"config.init_from, {weights.source}, does not fit this run"
+    faults_lib.check(title, [*source.faults, *together])
+    _warn_of_predictions(source, target)
+    weights = source.weights
+    used = {*source.values, *(it for ours, it in source.names.items() if ours in source.values)}
+    return WarmStart(
+        source.values,
+        vocabulary_rows=_vocabulary_rows(source, target),
+        fresh=tuple(name for name in target.shapes if name not in source.values),
+        unused=(*(name for name in weights.params if name not in used), *weights.unused),
+        exchange=source.exchange,
+        notes=source.notes,
+    )
+
+
+def _with_decoder(source: Source, target: Target) -> Source:
+    """Takes the parts of a decoder from the weights at `target.decoder_from`."""
+    if not target.decoder_from:
+        return source
+    option = "config.finetuning.decoder_from"
+    other = sources.read(option, target.decoder_from, formats.read)
+    faults_lib.check(
+        f"{option}, {other.source}, must have the sizes and the vocabulary of config.init_from",
+        [
+            *_size_faults(other.config, target),
+            *_vocabulary_faults(other, target),
+            *_row_faults(other.config.vocab_size, target),
+        ],
+    )
+    parts = {name: value for name, value in other.params.items() if target.is_of_part(name)}
+    for ours, theirs in target.parts.items():
         for name, value in other.params.items():
             if name.startswith(theirs):
                 parts.setdefault(ours + name.removeprefix(theirs), value)
-    kept = {name: it for name, it in source.params.items() if not _is_part(name, target.begins)}
-    return dataclasses.replace(source, params=kept | parts)
+    own = source.weights.params.items()
+    params = {name: value for name, value in own if not target.is_of_part(name)} | parts
+    return source.but(
+        weights=dataclasses.replace(source.weights, params=params),
+        values=params,
+        notes=[f"The decoder starts from {other.source}"],
+    )
 
 
-def _is_part(name: str, begins: Mapping[str, str]) -> bool:
-    return name.startswith((*begins,))
-
-
-def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
-    """Returns what the source has for the target."""
-    flags: list[str] = []
-    faults = list(_size_faults(source.config, target, flags))
-    if target.max_seq_length > source.config.max_position_embeddings:
+def _with_sizes_compared(source: Source, target: Target) -> Source:
+    theirs = source.weights.config
+    faults = list(_size_faults(theirs, target))
+    if target.max_seq_length > theirs.max_position_embeddings:
         faults.append(
             f"the longest phase has max_seq_length {target.max_seq_length}, the source reads at "
-            f"most {source.config.max_position_embeddings} positions: shorten the phase"
+            f"most {theirs.max_position_embeddings} positions: shorten the phase"
         )
-    _warn_of_bases(source.config, target)
-    vocabulary_faults = list(_vocabulary_faults(source, target))
-    exchange = None if vocabulary_faults else _exchange(source, target)
-    if exchange is None:
-        faults += vocabulary_faults or _row_faults(source.config.vocab_size, target, flags)
-    vocabulary_rows = len(exchange.counts) if exchange else _vocabulary_rows(source, target)
-    shapes = {
-        parameters.path_name(path): leaf.shape
-        for path, leaf in jax.tree_util.tree_leaves_with_path(target.params)
-    }
-    bodies = parameters.bodies(target.params)
-    begun, growth = _pooler_of_head(source), ""
-    begun |= _parts(source.params, shapes, target.begins)
-    values = {**source.params, **{name: source.params[it] for name, it in begun.items()}}
-    if target.may_grow and not flags:
-        values, growth = _grown(values, source.config, target, shapes)
-    taken = {
-        name: value
-        for name, value in embedding_sharing.as_stored(values, shapes).items()
-        if name in shapes
-        and (
-            not target.has_own_heads
-            or parameters.is_within(name, bodies)
-            or _is_part(name, target.begins)
+    _warn_of_bases(theirs, target)
+    return source.but(faults=faults)
+
+
+def _with_vocabulary_compared(source: Source, target: Target) -> Source:
+    """Finds the exchange of the vocabulary, or else checks that the entries are the same."""
+    weights = source.weights
+    if faults := list(_vocabulary_faults(weights, target)):
+        return source.but(faults=faults)
+    theirs, ours = weights.vocabulary, target.vocabulary
+    if target.exchanges and theirs is not None and ours is not None:
+        has_same_rows = weights.config.vocab_size == target.encoder.vocab_size
+        if not has_same_rows or theirs.describe()["sha256"] != ours.describe()["sha256"]:
+            exchange = vocabulary_exchange.between(theirs, ours)
+            return source.but(exchange=exchange, notes=[f"Vocabulary exchanged: {exchange}"])
+        logging.info("The vocabulary is that of %s: every row stays as it is", weights.source)
+    rows, size, notes = _vocabulary_rows(source, target), target.encoder.vocab_size, []
+    if rows < size:
+        notes.append(
+            f"Vocabulary resized: rows 0 to {rows - 1} are the source's, {rows} to {size - 1} fresh"
         )
+    return source.but(faults=_row_faults(weights.config.vocab_size, target), notes=notes)
+
+
+def _renamed(source: Source, target: Target) -> Source:
+    """Adds the parameters that start as another one of the source.
+
+    A "normed" pooler that the weights lack starts as the masked-token head without its vocabulary:
+    transformers' classes of ModernBERT keep both under one name.
+    """
+    params = source.weights.params
+    parts = dict(target.parts)
+    has_pooler = any(name.startswith("pooler.") for name in params)
+    if source.weights.config.pooler == "normed" and not has_pooler:
+        parts |= {f"pooler.{layer}.": f"mlm_head.{layer}." for layer in ("dense", "norm")}
+    names = {
+        ours + other.removeprefix(theirs): other
+        for ours, theirs in parts.items()
+        for other in params
+        if other.startswith(theirs)
     }
-    fresh = tuple(name for name in shapes if name not in taken)
-    faults += _parameter_faults(taken, fresh, target, has_same_sizes=not flags)
-    if faults:
-        lines = "\n  ".join(faults)
-        together = f"\nAll flags together: {' '.join(flags)}" if len(flags) > 1 else ""
-        raise ValueError(
-            f"config.init_from, {source.source}, does not fit this run:\n  {lines}{together}"
-        )
-    is_same = source.is_shifted == target.is_shifted or target.begins
-    if not is_same and any(it.startswith("mlm_head.") for it in taken):
-        logging.warning(
-            "config.init_from, %s, predicts a masked token at %s, and this run at %s: its head is "
-            "taken over, and has to learn that",
-            source.source, *_PREDICTED_AT[:: 1 if source.is_shifted else -1],
-        )  # fmt: skip
-    used = {*taken, *(it for name, it in begun.items() if name in taken)}
-    unused = (*(name for name in source.params if name not in used), *source.unused)
-    if exchange is not None:
-        rows = taken.keys() & embedding_sharing.vocabulary_parameters(target.params)
-        taken |= {name: exchange.rows(taken[name]) for name in rows}
-    return WarmStart(taken, vocabulary_rows, fresh, unused, growth, exchange)
+    names = {ours: other for ours, other in names.items() if ours not in params}
+    values = {ours: params[other] for ours, other in names.items()}
+    return source.but(values={**source.values, **values}, names=names)
 
 
-def _parts(
-    theirs: Collection[str], shapes: Collection[str], begins: Mapping[str, str]
-) -> dict[str, str]:
-    """Returns for each parameter that begins as another of the source the name of that."""
-    return {
-        name: other
-        for name in shapes
-        for ours, beginning in begins.items()
-        if name.startswith(ours) and name not in theirs
-        if (other := beginning + name.removeprefix(ours)) in theirs
-    }
-
-
-def _exchange(source: pretrained.Pretrained, target: Target) -> vocabulary_exchange.Exchange | None:
-    """Returns the exchange of the source's vocabulary, None if the target's table is the same."""
-    theirs, ours = source.vocabulary, target.vocabulary
-    if not target.exchanges or theirs is None or ours is None:
-        return None
-    has_same_rows = source.config.vocab_size == target.encoder.vocab_size
-    if has_same_rows and theirs.describe()["sha256"] == ours.describe()["sha256"]:
-        logging.info("The vocabulary is that of %s: every row stays as it is", source.source)
-        return None
-    return vocabulary_exchange.between(theirs, ours)
-
-
-def _grown(
-    values: Mapping[str, np.ndarray],
-    theirs: encoder.EncoderConfig,
-    target: Target,
-    shapes: Mapping[str, tuple[int, ...]],
-) -> tuple[Mapping[str, np.ndarray], str]:
-    """Returns the values repeated to fit, and a description of the repeats, "" without any."""
-    ours = target.encoder
+def _grown(source: Source, target: Target) -> Source:
+    """Repeats the values of a smaller model to fit."""
+    theirs, ours = source.weights.config, target.encoder
     larger = {
         name: (getattr(theirs, name), getattr(ours, name))
         for name in growth.FIELDS
         if getattr(theirs, name) != getattr(ours, name)
     }
-    if not larger:
-        return values, ""
+    if not target.may_grow or source.flags or not larger:
+        return source
     (path,) = parameters.encoder_paths(target.params)
-    depths = _stored_layers(values, path), _stored_layers(shapes, path)
-    grown = growth.tiled(
-        values,
-        shapes,
+    depths = _stored_layers(source.values, path), _stored_layers(target.shapes, path)
+    values = growth.tiled(
+        source.values,
+        target.shapes,
         path=path,
         depths=depths,
         head_size=ours.hidden_size // ours.num_attention_heads,
         rows=embedding_sharing.vocabulary_parameters(target.params),
     )
-    grew = [f"{name} {was} to {now}" for name, (was, now) in larger.items()]
-    grew.append(f"its layers {', '.join(map(str, growth.repeated_layers(*depths)))} in this order")
-    return grown, "; ".join(grew)
+    sizes = [f"{name} {was} to {now}" for name, (was, now) in larger.items()]
+    layers = ", ".join(map(str, growth.repeated_layers(*depths)))
+    note = f"Grown from a smaller model: {'; '.join(sizes)}; its layers {layers} in this order"
+    return source.but(values=values, notes=[note])
 
 
 def _stored_layers(names: Iterable[str], path: str) -> int:
     matches = (re.match(re.escape(f"{path}.layers.") + r"(\d+)\.", name) for name in names)
     return len({match[1] for match in matches if match})
+
+
+def _taken(source: Source, target: Target) -> Source:
+    """Leaves the parameters that the target has and takes, and checks them."""
+    shapes, bodies = target.shapes, parameters.bodies(target.params)
+    values = {
+        name: value
+        for name, value in embedding_sharing.as_stored(source.values, shapes).items()
+        if name in shapes
+        and (
+            not target.has_own_heads
+            or parameters.is_within(name, bodies)
+            or target.is_of_part(name)
+        )
+    }
+    faults = _parameter_faults(values, target, has_same_sizes=not source.flags)
+    return source.but(values=values, faults=faults)
+
+
+def _exchanged(source: Source, target: Target) -> Source:
+    """Gives the tables of vocabulary entries the rows of the target's vocabulary."""
+    exchange = source.exchange
+    if exchange is None or source.faults:
+        return source
+    tables = source.values.keys() & embedding_sharing.vocabulary_parameters(target.params)
+    rows = {name: exchange.rows(source.values[name]) for name in tables}
+    return source.but(values={**source.values, **rows})
+
+
+# In this order; a fault stops no step, so that all are reported.
+STEPS: tuple[Callable[[Source, Target], Source], ...] = (
+    _with_decoder,
+    _with_sizes_compared,
+    _with_vocabulary_compared,
+    _renamed,
+    _grown,
+    _taken,
+    _exchanged,
+)
+
+
+def _warn_of_predictions(source: Source, target: Target) -> None:
+    is_shifted = source.weights.is_shifted
+    is_same = is_shifted == target.is_shifted or target.parts
+    if not is_same and any(name.startswith("mlm_head.") for name in source.values):
+        logging.warning(
+            "config.init_from, %s, predicts a masked token at %s, and this run at %s: its head is "
+            "taken over, and has to learn that",
+            source.weights.source, *_PREDICTED_AT[:: 1 if is_shifted else -1],
+        )  # fmt: skip
 
 
 def _warn_of_bases(theirs: encoder.EncoderConfig, target: Target) -> None:
@@ -341,20 +402,6 @@ def _warn_of_bases(theirs: encoder.EncoderConfig, target: Target) -> None:
                 "which the model has to learn. --config.%s.%s=%g keeps it",
                 *(where, name, now, was, where, name, was),
             )
-
-
-def _pooler_of_head(source: pretrained.Pretrained) -> dict[str, str]:
-    """Returns the sources of a "normed" pooler that the weights lack, by the pooler's paths.
-
-    They are the masked-token head without its vocabulary: transformers' classes of ModernBERT keep
-    both under one name, so finetuning there starts from it.
-    """
-    params, head = source.params, "mlm_head."
-    has_pooler = any(name.startswith("pooler.") for name in params)
-    if source.config.pooler != "normed" or has_pooler:
-        return {}
-    shared = (name for name in params if name.startswith((f"{head}dense.", f"{head}norm.")))
-    return {name.replace(head, "pooler.", 1): name for name in shared}
 
 
 def apply(warm_start: WarmStart, train_state: state.TrainState) -> state.TrainState:
@@ -439,17 +486,18 @@ def _range(numbers: list[int]) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _size_faults(source: encoder.EncoderConfig, target: Target, flags: list[str]) -> Iterator[str]:
-    """Yields a sentence for every field that differs, and adds the flag that changes it."""
+def _size_faults(theirs: encoder.EncoderConfig, target: Target) -> Iterator[str]:
+    """Yields a sentence for every field that differs, with the flag that changes it."""
     if target.may_grow:
-        yield from _growth_faults(source, target)
-    for field in dataclasses.fields(source):
-        theirs, ours = getattr(source, field.name), getattr(target.encoder, field.name)
-        if target.may_grow and field.name in growth.FIELDS and theirs <= ours:
-            continue
-        if field.name not in FREE_FIELDS and theirs != ours:
-            flags.append(f"--config.model.{field.name}={theirs}")
-            yield f"config.model.{field.name} is {ours!r}, the source has {theirs!r}: {flags[-1]}"
+        yield from _growth_faults(theirs, target)
+    for field in dataclasses.fields(theirs):
+        was, now = getattr(theirs, field.name), getattr(target.encoder, field.name)
+        may_differ = field.name in FREE_FIELDS or (
+            target.may_grow and field.name in growth.FIELDS and was <= now
+        )
+        if was != now and not may_differ:
+            option = f"config.model.{field.name}"
+            yield f"{option} is {now!r}, the source has {was!r}: --{option}={was}"
 
 
 def _growth_faults(source: encoder.EncoderConfig, target: Target) -> Iterator[str]:
@@ -464,53 +512,32 @@ def _growth_faults(source: encoder.EncoderConfig, target: Target) -> Iterator[st
         yield "config.init_from_smaller is for models with one encoder; this one has several"
 
 
-def _row_faults(theirs: int, target: Target, flags: list[str]) -> Iterator[str]:
+def _row_faults(theirs: int, target: Target) -> Iterator[str]:
     ours = target.encoder.vocab_size
+    differs = f"config.model.vocab_size is {ours}, the source has {theirs} rows"
     if ours < theirs:
-        flags.append(f"--config.model.vocab_size={theirs}")
-        yield f"config.model.vocab_size is {ours}, the source has {theirs} rows: {flags[-1]}"
+        yield f"{differs}: --config.model.vocab_size={theirs}"
     if ours > theirs and not target.resize_vocabulary:
-        yield (
-            f"config.model.vocab_size is {ours}, the source has {theirs} rows: "
-            "--config.resize_vocabulary=True adds fresh ones at the end"
-        )
+        yield f"{differs}: --config.resize_vocabulary=True adds fresh ones at the end"
 
 
 def _vocabulary_faults(source: pretrained.Pretrained, target: Target) -> Iterator[str]:
     theirs, ours = source.vocabulary, target.vocabulary
-    if target.exchanges:
-        yield from _exchange_faults(source, target)
-        return
-    if not target.encoder.vocab_size:
-        return
-    if theirs is None or ours is None:
-        logging.warning(
-            "%s no vocabulary: that ids mean the same in it and in the data is not checked, only "
-            "that the sizes agree",
-            "The data has" if ours is None else f"{source.source} has",
-        )
-        return
-    if theirs.describe()["sha256"] == ours.describe()["sha256"]:
-        return
-    for name in token_ids.RULES:
-        was, now = theirs.describe().get(name), ours.describe().get(name)
-        if was != now:
-            yield (
-                f"the vocabulary of the data has {name} {now!r}, the source's has {was!r}: build "
-                "the records with the source's vocabulary and casing"
+    if not target.exchanges:
+        if target.encoder.vocab_size:
+            yield from sources.vocabulary_faults(
+                theirs,
+                ours,
+                source.source,
+                may_be_longer=target.resize_vocabulary,
+                hints=(
+                    "; new entries may only follow at its end. Or --config.exchange_vocabulary="
+                    "True gives each entry the row of its string, or the mean of those that the "
+                    "source cuts it into",
+                    "--config.resize_vocabulary=True gives the others fresh rows",
+                ),
             )
-    if theirs.describe().get("merges_sha256") != ours.describe().get("merges_sha256"):
-        yield (
-            "the vocabulary of the data merges bytes otherwise than the source's (merges.txt, or "
-            "add_prefix_space), so the same text has other ids: build the records with the "
-            "source's vocabulary; tokens may be added to it as added tokens"
-        )
-    yield from _entry_faults(theirs, ours, target.resize_vocabulary)
-
-
-def _exchange_faults(source: pretrained.Pretrained, target: Target) -> Iterator[str]:
-    theirs, ours = source.vocabulary, target.vocabulary
-    if theirs is None or ours is None:
+    elif theirs is None or ours is None:
         lacking = "the data has" if ours is None else f"{source.source} has"
         yield (
             f"{lacking} no vocabulary, so config.exchange_vocabulary has no strings to find rows "
@@ -520,38 +547,12 @@ def _exchange_faults(source: pretrained.Pretrained, target: Target) -> Iterator[
         yield f"{fault}; leave config.exchange_vocabulary at False"
 
 
-def _entry_faults(
-    theirs: tokenizer.Tokenizer, ours: tokenizer.Tokenizer, resize: bool
-) -> Iterator[str]:
-    shared = range(min(theirs.vocab_size, ours.vocab_size))
-    differing = [index for index in shared if theirs.token(index) != ours.token(index)]
-    if differing:
-        examples = "; ".join(
-            f"entry {index} is {ours.token(index)!r}, the source's is {theirs.token(index)!r}"
-            for index in differing[:SHOWN_ENTRIES]
-        )
-        yield (
-            f"the vocabulary of the data is not the source's; {len(differing)} of {len(shared)} "
-            f"entries differ: {examples}. Build the records with the source's vocabulary; new "
-            "entries may only follow at its end. Or --config.exchange_vocabulary=True gives each "
-            "entry the row of its string, or the mean of those that the source cuts it into"
-        )
-    elif ours.vocab_size < theirs.vocab_size:
-        yield (
-            f"the vocabulary of the data has {ours.vocab_size} entries, the source's goes on to "
-            f"{theirs.vocab_size}: build the records with the source's vocabulary"
-        )
-    elif ours.vocab_size > theirs.vocab_size and not resize:
-        yield (
-            f"the vocabulary of the data has {ours.vocab_size} entries, the source's "
-            f"{theirs.vocab_size}, the first of them: --config.resize_vocabulary=True gives the "
-            "others fresh rows"
-        )
-
-
-def _vocabulary_rows(source: pretrained.Pretrained, target: Target) -> int:
-    theirs, ours = source.vocabulary, target.vocabulary
-    rows = min(source.config.vocab_size, target.encoder.vocab_size)
+def _vocabulary_rows(source: Source, target: Target) -> int:
+    """Returns the number of rows of entries that are taken over."""
+    if source.exchange is not None:
+        return len(source.exchange.counts)
+    theirs, ours = source.weights.vocabulary, target.vocabulary
+    rows = min(source.weights.config.vocab_size, target.encoder.vocab_size)
     if theirs is not None and ours is not None and ours.vocab_size > theirs.vocab_size:
         # Rows beyond the source's entries, where a table was rounded up, were trained to be wrong.
         return min(rows, theirs.vocab_size)
@@ -559,25 +560,20 @@ def _vocabulary_rows(source: pretrained.Pretrained, target: Target) -> int:
 
 
 def _parameter_faults(
-    taken: Mapping[str, np.ndarray],
-    fresh: Iterable[str],
-    target: Target,
-    *,
-    has_same_sizes: bool,
+    taken: Mapping[str, np.ndarray], target: Target, *, has_same_sizes: bool
 ) -> Iterator[str]:
-    encoders = parameters.encoder_paths(target.params)
+    encoders, shapes = parameters.encoder_paths(target.params), target.shapes
     per_row = embedding_sharing.vocabulary_parameters(target.params)
-    # Parts that begin as no other part, as the attention of a decoder to its source, start fresh.
-    new = tuple(ours for ours, theirs in target.begins.items() if ours == theirs)
+    # Parts that start as no other part, as the attention of a decoder to its source, start fresh.
+    new = tuple(ours for ours, theirs in target.parts.items() if ours == theirs)
     # A generator of which the source has nothing starts fresh, as a head does.
     paths = [path for path in encoders if any(n.startswith(f"{path}.layers.") for n in taken)]
     encoders = paths or encoders
-    shapes = {name: leaf.shape for name, leaf in parameters.flat(target.params).items()}
-    for name in fresh:
+    for name in [it for it in shapes if it not in taken and has_same_sizes]:
         # The first layer of those with a norm before attention has none.
         is_norm_of_first = target.may_grow and ".attention_norm." in name
         may_lack = is_norm_of_first or name.startswith(new)
-        if parameters.is_within(name, encoders) and has_same_sizes and not may_lack:
+        if parameters.is_within(name, encoders) and not may_lack:
             yield f"the source lacks the parameter {name}"
     for name, value in taken.items():
         start = 1 if name in per_row else 0

@@ -172,7 +172,7 @@ def test_a_run_that_has_begun_has_sizes_and_vocabulary_in_its_workdir(tmp_path, 
     assert job.config.model.hidden_size == finetuned_workdir.SIZES["hidden_size"]
     assert job.data.vocabulary.describe() == small_records.vocabulary().describe()
     assert job.config.init_from == "gone"
-    missing = "config.init_from is gone, to start from: gone does"
+    missing = "config.init_from is gone: gone does"
     with pytest.raises(FileNotFoundError, match=missing):
         jobs.JOBS["finetuning"].open(config, [tmp_path / "not begun"])
 
@@ -231,7 +231,7 @@ def test_what_is_missing_is_named_before_anything_is_compiled(tmp_path, open_job
     bare = dataclasses.replace(weights.make(), vocabulary=None)
     workdir.write(bare, tmp_path / "bare")
     for kind, changes, message in (
-        ("glue", {"init_from": ""}, "config.init_from is empty; finetuning begins with weights"),
+        ("glue", {"init_from": ""}, "config.init_from is empty"),
         ("glue", {"finetuning.name": "ax"}, "name is 'ax'; tasks of GLUE to train on are cola"),
         ("table", {"finetuning.train_file": ""}, "config.finetuning.train_file is empty"),
         ("glue", {"finetuning.max_seq_length": 41}, "length is 41; the model reads at most"),

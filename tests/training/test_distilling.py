@@ -102,7 +102,7 @@ def test_a_teacher_that_does_not_fit_or_teaches_nothing_is_refused(root, tmp_pat
     formats.write(made, other, format="huggingface")
     formats.write(weights.make("none"), bare, format="huggingface")
     for options, error, message in [
-        ({"teacher": other}, ValueError, r"teach this run:\n  .* differ from entry 94 on"),
+        ({"teacher": other}, ValueError, r"teach this run:\n  .* differ: entry 94 is"),
         ({"teacher": bare}, ValueError, "mlm_head|cls.predictions"),
         ({"temperature": 0.0}, ValueError, "temperature is 0.0; it must be above 0"),
         ({"soft_weight": -1.0}, ValueError, "soft_weight is -1.0; it must be at least 0"),
