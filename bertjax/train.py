@@ -92,6 +92,7 @@ def execute(
         preemption.Notice() as notice,
         profiling.memory_explained(workdir),
     ):
+        run = starting.with_origin(run, workdir, checkpointer.read_meta())
         train_state, progress, tuned = starting.start(run, workdir, checkpointer, notice.reached)
         step = int(train_state.step)
         # Whether the run stopped before the evaluation of the step that it resumes from.

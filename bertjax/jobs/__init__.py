@@ -13,7 +13,7 @@ import ml_collections
 
 from bertjax import config as config_lib
 from bertjax.jobs import finetuning, lengths, pretraining
-from bertjax.jobs.base import MEAN, OWN_MODEL_OPTIONS, Batches, Job, epochs, train_flops
+from bertjax.jobs.base import MEAN, OWN_MODEL_OPTIONS, Batches, Job, epochs, train_flops, unfrozen
 from bertjax.jobs.lengths import Phase, phases, steps_of_tokens
 from bertjax.tasks import base as tasks
 from bertjax.workdirs import reader
@@ -32,6 +32,7 @@ __all__ = [
     "in_phase",
     "steps_of_tokens",
     "train_flops",
+    "unfrozen",
 ]
 
 
@@ -39,18 +40,17 @@ __all__ = [
 class JobKind:
     """The ways to make a job of one kind.
 
-    `open` takes a config and, optionally, the workdirs that may hold the run already; `task` takes
-    the config of a checkpoint; `outline` makes a job of shapes, to be planned; `evaluating` makes
-    the job of a trained model whose evaluation sets are at a path: records, or labelled files in a
-    language.
-    `with_config` makes an open job with another config and the same data.
+    open: the job of a config and, optionally, of the workdirs that may hold the run already
+    task: the task of a resolved config and, optionally, of a teacher
+    outline: a job of shapes, to be planned
+    evaluating: the job of a trained model whose evaluation sets are at a path (records, or labelled
+      files in a language)
     """
 
     open: Callable[..., Job]
-    task: Callable[[ml_collections.ConfigDict], tasks.Task]
+    task: Callable[..., tasks.Task]
     outline: Callable[[ml_collections.ConfigDict], Job]
     evaluating: Callable[[reader.Workdir, str, str], Job]
-    with_config: Callable[[Job, ml_collections.ConfigDict], Job]
 
 
 def evaluating(trained: reader.Workdir, data: str, language: str = "") -> Job:
@@ -68,8 +68,9 @@ def in_phase(job: Job, phase: Phase) -> Job:
     """Returns the job with the model that it has in one phase; mostly the job itself."""
     if phase.rotary_bases == lengths.rotary_bases(job.config.model):
         return job
-    config = config_lib.in_phase(job.config, phase.name)
-    return JOBS[config.task].with_config(job, config)
+    config = config_lib.in_phase(unfrozen(job.config), phase.name)
+    task = JOBS[config.task].task(config, job.teacher)
+    return dataclasses.replace(job, config=config, phases=phases(config), task=task)
 
 
 JOBS: dict[str, JobKind] = {
@@ -78,13 +79,11 @@ JOBS: dict[str, JobKind] = {
         pretraining.pretraining_task,
         pretraining.outline,
         pretraining.evaluating,
-        pretraining.with_config,
     ),
     "finetuning": JobKind(
         finetuning.open_job,
         finetuning.finetuning_task,
         finetuning.outline,
         finetuning.evaluating,
-        finetuning.with_config,
     ),
 }

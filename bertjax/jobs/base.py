@@ -65,6 +65,9 @@ class Data(abc.ABC):
     vocabulary: tokenizer.Tokenizer | None = None
     contents: contents.RecordSummary | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", ml_collections.FrozenConfigDict(self.config))
+
     @abc.abstractmethod
     def train_batches(self, phase: Phase, *, start_step: int, rows: range | None) -> Batches:
         """Yields the phase's batches from global step `start_step` on, this host's rows."""
@@ -163,7 +166,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A config, completed by what its data says, with its task and its data.
+    """A config, completed by what its data says and frozen, with its task and its data.
 
     `chance` is that of `tasks.Objective`. `task` may learn from a `teacher`, whose parameters are
     no part of its model. Checkpoints hold `meta` (JSON) too.
@@ -178,9 +181,17 @@ class Job:
     teacher: teachers.Teacher | None = None
     meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", ml_collections.FrozenConfigDict(self.config))
+
     @property
     def last_step(self) -> int:
         return self.phases[-1].end_step
+
+
+def unfrozen(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+    """Returns a copy that may be changed, also of a job's config."""
+    return ml_collections.ConfigDict(config).copy_and_resolve_references()
 
 
 def epochs(job: Job, step: int) -> float | None:

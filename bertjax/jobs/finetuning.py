@@ -46,19 +46,15 @@ from bertjax.tokenization import unknown_tokens
 from bertjax.workdirs import reader
 
 
-def finetuning_task(config: ml_collections.ConfigDict) -> kinds.FinetuningTask:
-    """Returns the task of a resolved config (sizes, labels and dtype known)."""
-    return wrapped_tasks.with_factors(finetuning.head_task(config), config.finetuning)
-
-
-def _taught_task(
-    config: ml_collections.ConfigDict, teacher: teachers.Teacher
+def finetuning_task(
+    config: ml_collections.ConfigDict, teacher: teachers.Teacher | None = None
 ) -> kinds.FinetuningTask:
-    """Returns the task that learns the teacher's predictions too."""
-    student = finetuning.head_task(config)
-    task = student.taught_by(teacher.task) or wrapped_tasks.Distilled(
-        student, teacher.task, distillation.of_config(config.distillation)
-    )
+    """Returns the task of a resolved config (sizes, labels and dtype known)."""
+    task = finetuning.head_task(config)
+    if teacher is not None:
+        task = task.taught_by(teacher.task) or wrapped_tasks.Distilled(
+            task, teacher.task, distillation.of_config(config.distillation)
+        )
     return wrapped_tasks.with_factors(task, config.finetuning)
 
 
@@ -70,7 +66,7 @@ def _teacher_task(config: ml_collections.ConfigDict) -> kinds.FinetuningTask:
     """Returns the task of a model of the teacher's sizes with the teacher's head."""
     path, head = config.distillation.teacher, config_lib.default_config().finetuning
     kind = finetuning.KINDS[config.finetuning.dataset]
-    options, sizes = config.finetuning.copy_and_resolve_references(), teachers.sizes_of(config)
+    options, sizes = base.unfrozen(config.finetuning), teachers.sizes_of(config)
     if "projections" in kind.options:
         head = _head_of_vectors(config)
     trained = reader.describe(epath.Path(path)) if formats.recognize(path) == "bertjax" else None
@@ -82,7 +78,7 @@ def _teacher_task(config: ml_collections.ConfigDict) -> kinds.FinetuningTask:
 
 def _head_of_vectors(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     """Returns the options of a teacher of vectors: as its files say, else as the student's."""
-    options = config.finetuning.copy_and_resolve_references()
+    options = base.unfrozen(config.finetuning)
     vectors = formats.vectors(config.distillation.teacher)
     options.projections = _rows_of(vectors.projections) if vectors else ()
     options.pooling = vectors.pooling if vectors else options.pooling
@@ -194,7 +190,7 @@ def open_job(
     config gets the values that follow from the files: sizes of the model, labels, steps of the
     phase and of the warm-up. All sets are read here, so that faults in them are reported first.
     """
-    config = config.copy_and_resolve_references()
+    config = base.unfrozen(config)
     kind = finetuning.KINDS[config.finetuning.dataset]
     sizes, vocabulary, config.data.languages = _found(config, workdirs)
     if kind.length is not None:
@@ -375,7 +371,7 @@ def _job(
     return base.Job(
         config=config,
         phases=phases,
-        task=_taught_task(config, teacher) if teacher else finetuning_task(config),
+        task=finetuning_task(config, teacher),
         data=FinetuningData(config, tokenizer, reader=scorer.reader if scorer else None),
         evaluation=_evaluation(config, scorer, phases[-1].end_step),
         teacher=teacher,
@@ -538,7 +534,7 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
 
     Labels that are not given are taken to be two; the steps are those of the config's phase.
     """
-    config = config.copy_and_resolve_references()
+    config = base.unfrozen(config)
     if not config.model.vocab_size and config.model.embeddings in encoder_config.OF_TOKENS:
         raise ValueError(
             "config.model.vocab_size is 0; without reading config.init_from it must be given: "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ from etils import epath
 
 from bertjax import tasks
 from bertjax.data import (
-    contents,
     languages,
     mixtures,
     records,
@@ -31,10 +29,16 @@ from bertjax.workdirs import checkpoint, reader, trained_positions
 MUCH_LARGER = 1.1
 
 
-def pretraining_task(config: ml_collections.ConfigDict) -> tasks.base.Task:
+def pretraining_task(
+    config: ml_collections.ConfigDict, teacher: teachers.Teacher | None = None
+) -> tasks.base.Task:
     """Returns the pretraining task of a resolved config (vocabulary size and dtype known)."""
     objective = tasks.OBJECTIVES[config.pretraining.objective]
-    return objective.make(encoder.EncoderConfig(**config.model), config.pretraining)
+    task: Any = objective.make(encoder.EncoderConfig(**config.model), config.pretraining)
+    if teacher is None:
+        return task
+    options = distillation.of_config(config.distillation)
+    return distillation.Distillation(task, teacher.task, options)
 
 
 def _teacher_task(config: ml_collections.ConfigDict) -> pretraining.Pretraining:
@@ -57,21 +61,11 @@ def _read_teacher(
     return teachers.read(config, task, head="masked_lm", vocabulary=vocabulary)
 
 
-def _job(
-    config: ml_collections.ConfigDict,
-    phases: tuple[lengths.Phase, ...],
-    train_sets: Mapping[str, records.RecordSet],
-    evaluation_set: records.RecordSet | None,
-    trained: contents.RecordSummary | None = None,
-    pairs: minimal_pairs.PairSet | None = None,
-    teacher: teachers.Teacher | None = None,
-    manifests: Mapping[str, records.Manifest] | None = None,
-    vocabulary: tokenizer.Tokenizer | None = None,
-) -> base.Job:
-    """`trained` are the contents of all training data, which give the scores of chance."""
-    by_pairs = evaluation_set is None and pairs is not None
-    held = _by_language(evaluation_set)
-    by_set = {name: held_out.chance(trained, it) for name, it in held.items()}
+def _job(data: PretrainingData, teacher: teachers.Teacher | None = None) -> base.Job:
+    """Returns the job of its data; the contents of what is trained on give the scores of chance."""
+    config, held, pairs = data.config, data.evaluation_sets, data.pairs
+    by_pairs = not held and pairs is not None
+    by_set = {name: held_out.chance(data.contents, it) for name, it in held.items()}
     per_byte = {name: held_out.tokens_per_byte(it) for name, it in held.items()}
     # Translations are easier than text of one language, and no language of their own.
     of_one = [name for name in held if not translations.are_named(name)]
@@ -88,12 +82,9 @@ def _job(
         chance={name: chance for name, chance in by_set.items() if chance},
         tokens_per_byte={name: share for name, share in per_byte.items() if share},
     )
-    data = PretrainingData(
-        config, vocabulary, trained, phases, train_sets, held, pairs, manifests or {}
-    )
     of_averages = tasks.OBJECTIVES[config.pretraining.objective].chance
-    task = _task(config, teacher)
-    return base.Job(config, phases, task, data, evaluation, of_averages, teacher)
+    task = pretraining_task(config, teacher)
+    return base.Job(config, data.phases, task, data, evaluation, of_averages, teacher)
 
 
 def _by_language(record_set: records.RecordSet | None) -> dict[str, records.RecordSet]:
@@ -106,20 +97,6 @@ def _by_language(record_set: records.RecordSet | None) -> dict[str, records.Reco
     return {name: record_set.of_language(name) for name in manifest.languages}
 
 
-def _task(config: ml_collections.ConfigDict, teacher: teachers.Teacher | None) -> Any:
-    task: Any = pretraining_task(config)
-    if teacher is None:
-        return task
-    options = distillation.of_config(config.distillation)
-    return distillation.Distillation(task, teacher.task, options)
-
-
-def with_config(job: base.Job, config: ml_collections.ConfigDict) -> base.Job:
-    """Returns the job under another config, whose data is the same."""
-    phases, task = lengths.phases(config), _task(config, job.teacher)
-    return dataclasses.replace(job, config=config, phases=phases, task=task)
-
-
 def open_job(
     config: ml_collections.ConfigDict, workdirs: Sequence[epath.PathLike] = ()
 ) -> base.Job:
@@ -127,12 +104,13 @@ def open_job(
 
     A run that is in one of `workdirs` already may go on whatever it is evaluated on.
     """
-    config = config.copy_and_resolve_references()
+    config = base.unfrozen(config)
     lengths.set_steps(config, {})
     all_phases = lengths.phases(config)
     if config.data.source == "synthetic":
         _check_nothing_to_read(config)
-        return _job(config, all_phases, {}, None, teacher=_read_teacher(config, None))
+        data = PretrainingData(config, phases=all_phases)
+        return _job(data, _read_teacher(config, None))
     train_sets: dict[str, records.RecordSet] = {}
     first: records.RecordSet | None = None
     for phase in all_phases:
@@ -161,20 +139,16 @@ def open_job(
     _resolve_values(config, first.manifest, first.directory)
     _warn_of_unread_shares(config, train_sets)
     _resolve_languages(config, [*train_sets.values(), evaluation_set])
-    trained = held_out.united(train_sets.values())
-    pairs = _open_pairs(config, first)
-    vocabulary = _vocabulary(first)
-    teacher = _read_teacher(config, vocabulary)
-    return _job(
+    data = PretrainingData(
         config,
-        all_phases,
-        train_sets,
-        evaluation_set,
-        trained,
-        pairs,
-        teacher,
-        vocabulary=vocabulary,
+        vocabulary=_vocabulary(first),
+        contents=held_out.united(train_sets.values()),
+        phases=all_phases,
+        train_sets=train_sets,
+        evaluation_sets=_by_language(evaluation_set),
+        pairs=_open_pairs(config, first),
     )
+    return _job(data, _read_teacher(config, data.vocabulary))
 
 
 def _vocabulary(record_set: records.RecordSet) -> tokenizer.Tokenizer | None:
@@ -240,16 +214,17 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
     Its batches have the shapes of the config, and of the manifests of records that are there; their
     tokens are random.
     """
-    config = config.copy_and_resolve_references()
+    config = base.unfrozen(config)
     manifests = known_manifests(config)
     for manifest in manifests.values():
         _resolve_values(config, manifest, config.data.train_dir)
     config.data.source = "synthetic"
     lengths.set_steps(config, {})
-    all_phases = lengths.phases(config)
     has_teacher = bool(config.distillation.teacher)
     teacher = teachers.outline(config, _teacher_task(config)) if has_teacher else None
-    return _job(config, all_phases, {}, None, teacher=teacher, manifests=manifests)
+    return _job(
+        PretrainingData(config, phases=lengths.phases(config), manifests=manifests), teacher
+    )
 
 
 def known_manifests(config: ml_collections.ConfigDict) -> dict[str, records.Manifest]:
@@ -293,8 +268,14 @@ def evaluating(trained: reader.Description, data: str, language: str = "") -> ba
     )
     held_out.check_evaluated(trained, record_set)
     _resolve_languages(config, [record_set])
-    contents_read = held_out.training_contents(trained)
-    return _job(config, lengths.phases(config), {}, record_set, contents_read)
+    return _job(
+        PretrainingData(
+            config,
+            contents=held_out.training_contents(trained),
+            phases=lengths.phases(config),
+            evaluation_sets=_by_language(record_set),
+        )
+    )
 
 
 def _evaluation_misfits(trained: reader.Description, manifest: records.Manifest) -> Iterator[str]:

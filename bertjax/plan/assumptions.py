@@ -88,7 +88,7 @@ def _finetuning_with_length(
     else:
         opened = _opened(config)
         dtype, prng_impl = config.model.dtype, config.prng_impl
-        config = opened.config
+        config = jobs.unfrozen(opened.config)
         config.model.dtype, config.prng_impl = dtype, prng_impl  # those of the target
         num_examples = opened.data.of_phase(opened.phases[0]).num_examples or 0
         source = "its files"

@@ -32,7 +32,7 @@ SLOW_WITH_KERNELS = (*TOO_OLD_FOR_KERNELS, "TPU v4")
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A job's functions on a mesh. `config` is the job's, with everything resolved.
+    """A job's functions on a mesh.
 
     `abstract_state` is the state as shapes that know their shardings; the steps are jitted, to be
     called or lowered under `jax.set_mesh(mesh)`: `init` takes a seed, `train_step` state, batch and
@@ -43,7 +43,6 @@ class Program:
     all of them.
     """
 
-    config: ml_collections.ConfigDict
     job: jobs.Job
     mesh: Mesh
     learner: state.Learner
@@ -55,6 +54,11 @@ class Program:
     predict_step: jax.stages.Wrapped | Callable[..., dict[str, Any]]
     begun: set[Any] = dataclasses.field(default_factory=set, kw_only=True)
     of_phases: Mapping[str, Program] = dataclasses.field(default_factory=dict, kw_only=True)
+
+    @property
+    def config(self) -> ml_collections.ConfigDict:
+        """The job's config, frozen, in which no option is open."""
+        return self.job.config
 
     def in_phase(self, phase: jobs.Phase) -> Program:
         """Returns the program that trains in a phase."""
@@ -131,7 +135,6 @@ def _of_model(job: jobs.Job, mesh: Mesh) -> Program:
     platform = mesh.devices.flat[0].platform
     _compile_fast(platform, config.model.dtype)
     return Program(
-        config=config,
         job=job,
         mesh=mesh,
         learner=learner,
@@ -208,7 +211,6 @@ def for_job(program: Program, job: jobs.Job) -> Program:
     }
     return dataclasses.replace(
         program,
-        config=job.config,
         job=job,
         learner=learner,
         step_inputs=step_inputs,
@@ -284,7 +286,7 @@ def resolve(
     An `attention` of "auto" is left to devices that the kernels are for: which rows they take is
     decided where attention is computed.
     """
-    config = config.copy_and_resolve_references()
+    config = jobs.unfrozen(config)
     is_cpu = platform == "cpu"
     if config.model.dtype == "auto":
         config.model.dtype = "float32" if is_cpu else "bfloat16"

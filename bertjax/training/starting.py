@@ -7,6 +7,7 @@ the checkpoint's meta, which is written here, too.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -61,9 +62,7 @@ def start(
     """
     saved_meta = checkpointer.read_meta()
     if saved_meta is not None:
-        check_complete(saved_meta, workdir)
         saved_config = config_lib.completed(saved_meta["config"])
-        _keep_origin(run, workdir, saved_config)
         _check_resumable(run, workdir, saved_meta, saved_config, checkpointer.latest_step() or 0)
         _warn_of_other_versions(saved_meta["versions"])
     run_log.start(run, workdir)
@@ -168,17 +167,26 @@ def _check_resumable(
         )
 
 
-def _keep_origin(
-    run: program.Program, workdir: epath.Path, saved_config: Mapping[str, Any]
-) -> None:
-    """Sets the options that say where the run began, whatever the command gives."""
+def with_origin(
+    run: program.Program, workdir: epath.Path, saved: Mapping[str, Any] | None
+) -> program.Program:
+    """Returns a run with the options that say where it started, as its `saved` meta item has them.
+
+    They are the command's for a new run, whose `saved` is None.
+    """
+    if saved is None:
+        return run
+    check_complete(saved, workdir)
+    saved_config = config_lib.completed(saved["config"])
     if run.config.init_from not in ("", saved_config["init_from"]):
         logging.warning(
             "config.init_from, %s, is not read: %s holds a run already, which began from %s",
             run.config.init_from, workdir, saved_config["init_from"] or "its seed alone",
         )  # fmt: skip
     origin = ("init_from", "init_from_smaller", "resize_vocabulary", "exchange_vocabulary")
-    run.config.update({name: saved_config[name] for name in origin})
+    config = jobs.unfrozen(run.config)
+    config.update({name: saved_config[name] for name in origin})
+    return dataclasses.replace(run, job=dataclasses.replace(run.job, config=config))
 
 
 def meta(

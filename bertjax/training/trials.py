@@ -134,7 +134,7 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
 
 def job_of(job: jobs.Job, trial: Trial) -> jobs.Job:
     """Returns the job of one training: its config asks for that one alone."""
-    config = job.config.copy_and_resolve_references()
+    config = jobs.unfrozen(job.config)
     config.update(seed=trial.seed, seeds=1, search=False)
     config.global_batch_size = trial.setting.global_batch_size
     config.schedule.peak_learning_rate = trial.setting.peak_learning_rate

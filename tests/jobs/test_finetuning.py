@@ -15,7 +15,7 @@ from bertjax.convert import huggingface_write, workdir
 from bertjax.devices import sharding
 from bertjax.files import directories
 from bertjax.finetuning import choices, conll_files, spans, tag_schemes, tags, texts
-from bertjax.jobs import finetuning
+from bertjax.jobs import base, finetuning
 from bertjax.models import lora, parameters, sentence_vectors
 from bertjax.tasks import base as tasks_base
 from bertjax.training import config_faults, optim, warm_start
@@ -127,14 +127,14 @@ def test_the_phase_has_the_steps_of_its_epochs_and_follows_a_change_of_the_batch
     job = open_job("glue", **{"finetuning.num_epochs": 2.3})
     assert job.phases == (jobs.Phase("phase1", 0, 5, 8, 32),)  # 2.3 x 2, rounded up
     assert job.config.phases.phase1.num_steps == 5
-    config = job.config.copy_and_resolve_references()
+    config = base.unfrozen(job.config)
     config.global_batch_size, config.finetuning.num_epochs = 5, 3.0
     assert finetuning.with_config(job, config).phases[0].num_steps == 12  # 3 x ceil(16 / 5)
 
 
 def test_another_seed_is_another_order_and_the_same_seed_the_same(open_job):
     job = open_job()
-    config = job.config.copy_and_resolve_references()
+    config = base.unfrozen(job.config)
     config.seed = 1
     other = finetuning.with_config(job, config)
 

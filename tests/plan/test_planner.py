@@ -110,7 +110,7 @@ def test_a_plan_of_values_has_the_batches_of_a_run_with_records_and_without(kind
     config.model.dtype = "float32"
     (phase,) = jobs.phases(config)
     run = jobs.JOBS["pretraining"].open(config)
-    without = run.config.copy_and_resolve_references()
+    without = jobs.unfrozen(run.config)
     without.data.train_dir = ""
     shapes = run.data.abstract_batch(phase)
     assert {"values", "hidden"} <= shapes.keys()

@@ -70,8 +70,9 @@ def test_the_trial_turns_queries_and_keys_as_the_layers_do(kernels, mesh, monkey
 
 
 def test_what_is_tried_are_all_lengths_encoders_and_windows_of_the_run_once():
-    job = job_of(window=20, global_every=2)
-    job.config.data.length_buckets = True
+    config = jobs.unfrozen(job_of(window=20, global_every=2).config)
+    config.data.length_buckets = True
+    job = jobs.JOBS["pretraining"].outline(config)
     small = dataclasses.replace(job.task.encoder, hidden_size=32, num_attention_heads=1, window=0)
     plain = dataclasses.replace(small, attention="xla", hidden_size=64)
     inner = dataclasses.replace(job.task, encoder=plain)
@@ -90,10 +91,11 @@ def test_what_is_tried_are_all_lengths_encoders_and_windows_of_the_run_once():
 
 def test_the_rotary_bases_of_all_phases_are_tried():
     job = job_of(position_embedding="rotary", window=20, global_every=2)
-    with job.config.phases.unlocked():
-        job.config.phases.phase2 = job.config.phases.phase1.copy_and_resolve_references()
-    job.config.phases.phase2.rotary_base = 500.0
-    job = jobs.JOBS["pretraining"].outline(job.config)
+    config = jobs.unfrozen(job.config)
+    with config.phases.unlocked():
+        config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
+    config.phases.phase2.rotary_base = 500.0
+    job = jobs.JOBS["pretraining"].outline(config)
     tried = {rows.kernel[4:6] for rows in attention_trial._all_rows(job, "tpu")}
     assert tried == {(None, 10_000.0), (20, 10_000.0), (None, 500.0)}
 

@@ -159,7 +159,6 @@ def test_the_trial_on_a_gpu_is_of_rows_without_dropout(asked_of_jax, monkeypatch
     monkeypatch.setattr(attention_trial, "_platform", lambda mesh: attention.CUDA)
     job = job_of(attention_probs_dropout_prob=0.1)
     assert attention_trial.agrees(job, mesh) and not asked_of_jax  # in float32 there are no kernels
-    job.config.model.dtype = "bfloat16"
     narrow = dataclasses.replace(job.task.encoder, dtype="bfloat16")
     job = dataclasses.replace(job, task=dataclasses.replace(job.task, encoder=narrow))
     with caplog.at_level("INFO", logger="absl"):
