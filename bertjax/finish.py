@@ -1,9 +1,9 @@
-"""Finishes a run of the schedule `wsd` early: its decay begins at its newest checkpoint.
+"""Finishes a run of the schedule `wsd` early: its decay starts at its newest checkpoint.
 
 python -m bertjax.finish RUN [--workdir=DIR] [--step=STEP] [--decay_steps=N]
 
-RUN is the workdir of a run, which may go on: nothing in it is changed. Paths of data are those of
-the run, from the same directory. The same command again resumes a decay that was stopped.
+RUN is the workdir of a run, which may go on: nothing in it is changed. Paths of data are
+the run's, from the same directory. The same command again resumes a decay that was stopped.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def finish(
 ) -> state.TrainState:
     """Returns the state after the decay of a run that began at one of its steps.
 
-    Without `workdir` its name is that of the run with `_from_STEP`. A `decay_steps` of 0 is the
-    decay of the recipe.
+    Without `workdir` its name is the run's with `_from_STEP`. A `decay_steps` of 0 is the recipe's
+    decay.
 
     Raises:
       FileNotFoundError: if the run has no such checkpoint.

@@ -201,7 +201,7 @@ class RunSaver:
             self.stop(self.run.job.last_step)
 
     def stop(self, step: int) -> NoReturn:
-        """Raises Preempted once what is being saved is on disk."""
+        """Raises Preempted once the checkpoint is on disk."""
         self.checkpointer.wait()
         raise preemption.Preempted(step, by_hand=self.notice.by_hand)
 
@@ -220,15 +220,15 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> progr
     config = protocols.applied(config)
     newest = checkpoint.read_meta(workdir)
     saved = None if newest is None else config_lib.completed(newest[0]["config"])
-    settled = automatic.settle(config, saved)
-    run = _open(settled, workdir)
-    if saved is not None or not settled.budget.hours:
+    decided = automatic.decided(config, saved)
+    run = _open(decided, workdir)
+    if saved is not None or not decided.budget.hours:
         return run
     with jax.set_mesh(run.mesh):
         steps = time_budget.bounded_steps(run)
     if not steps:
         return run
-    bounded = automatic.settle(automatic.with_steps(config, steps), None)
+    bounded = automatic.decided(automatic.with_steps(config, steps), None)
     bounded.update(model=run.config.model, prng_impl=run.config.prng_impl)  # with what was tried
     return program.for_job(run, jobs.JOBS[config.task].open(bounded, [epath.Path(workdir)]))
 

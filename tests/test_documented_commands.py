@@ -89,7 +89,7 @@ def check_program(main, choices=None):
             config.init_from, config.finetuning.data_dir = flags.FLAGS.init_from, flags.FLAGS.data
         # Records would decide the options that a recipe leaves open.
         defaults = config_lib.default_config().to_dict()
-        config_faults.validate(automatic.settle(config, defaults))
+        config_faults.validate(automatic.decided(config, defaults))
     raise SystemExit(0)
 
 

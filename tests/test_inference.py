@@ -206,7 +206,7 @@ def test_untrained_positions_are_warned_of_wherever_they_are_used(
     config.init_from, config.model.dtype = str(workdir), "float32"
     for length, count in ((16, 0), (24, 1)):
         config.phases.phase1.max_seq_length = length
-        job = pretraining.outline(config)
+        job = pretraining.abstract(config)
         monkeypatch.setattr(warm_start, "read", lambda path, target: None)
         warm_start.of_job(job, {})
         assert len(warned()) == count

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from bertjax.data import word_masking
+from bertjax.options import faults
 
 # Source: BERT (Devlin et al. 2019), section 3.1: 80% [MASK], 10% random, 10% unchanged.
 MASK_SHARE = 0.8
@@ -53,14 +54,11 @@ class MaskingOptions:
 
     def __post_init__(self):
         if not 0 < self.masked_lm_prob < 1:
-            raise ValueError(
-                f"masked_lm_prob is {self.masked_lm_prob}; it must lie between 0 and 1 (BERT: 0.15)"
-            )
+            must = "between 0 and 1 (BERT: 0.15)"
+            raise faults.wrong("masked_lm_prob", self.masked_lm_prob, must)
         if self.max_predictions_per_seq < 1:
-            raise ValueError(
-                f"max_predictions_per_seq is {self.max_predictions_per_seq}; it must be at least 1 "
-                "(BERT: 20 at 128 tokens, 77 at 512)"
-            )
+            must = "at least 1 (BERT: 20 at 128 tokens, 77 at 512)"
+            raise faults.wrong("max_predictions_per_seq", self.max_predictions_per_seq, must)
         shares = self.mask_share, self.keep_share
         if min(shares) < 0 or sum(shares) > 1 + 1e-9:
             raise ValueError(
@@ -68,7 +66,7 @@ class MaskingOptions:
                 "at least 0, and their sum at most 1 (BERT: 0.8 and 0.1)"
             )
         if self.strategy not in MASKERS:
-            raise ValueError(f"strategy is {self.strategy!r}; known are {sorted(MASKERS)}")
+            raise faults.unknown("strategy", self.strategy, sorted(MASKERS))
 
 
 def default_max_predictions(
@@ -99,7 +97,7 @@ def unigram_scores(
     """Returns loss (nats) and accuracy over `counts` of predicting by the training counts.
 
     The loss smooths them by Witten-Bell: all unseen tokens together count as often as there were
-    first occurrences. The accuracy is that of always predicting the most frequent training token.
+    first occurrences. The accuracy is the share of the most frequent training token.
 
     Source: Witten and Bell 1991, method C; Chen and Goodman 1998, section 2.6.
     """
@@ -193,10 +191,10 @@ def _choose_by_sequence(
     Sequences of about the same length go together, so padding at most doubles the work.
     """
     numbers = sequence_ids.ravel()
-    begins = (np.diff(sequence_ids, axis=1, prepend=0) != 0).ravel() & (numbers != 0)
-    starts = np.flatnonzero(begins)
+    is_start = (np.diff(sequence_ids, axis=1, prepend=0) != 0).ravel() & (numbers != 0)
+    starts = np.flatnonzero(is_start)
     row = starts // sequence_ids.shape[1]
-    of_each = np.cumsum(begins)[numbers != 0] - 1
+    of_each = np.cumsum(is_start)[numbers != 0] - 1
     lengths = np.bincount(of_each, minlength=len(starts))
     counts = _within_rows(_num_predictions(lengths, options), row, options.max_predictions_per_seq)
     chosen = np.zeros(maskable.size, bool)

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 
 from bertjax.data import records
 
-# First words of the random keys, after those of `streams`.
+# First words of the random keys, after the keys of `streams`.
 _LANGUAGES, _EXAMPLES, _SHARDS = 5, 6, 7
 # A language of fewer bytes is read whole at the start; a larger one from its shards.
 IN_MEMORY_BYTES = 32 << 20
@@ -55,7 +55,7 @@ def parse(listed: str) -> dict[str, float | None]:
 def shares(sizes: Mapping[str, int], alpha: float = 1.0, listed: str = "") -> dict[str, float]:
     """Returns the share of each language of `sizes` in the rows, in their order; they add up to 1.
 
-    Languages without a share of their own divide what is left by size^alpha. Those that a list
+    Languages without a share divide the rest by size^alpha. Those that a list
     leaves out have 0.
     """
     chosen = parse(listed) or {OTHERS: None}
@@ -99,7 +99,7 @@ class Draws:
 
     @functools.cached_property
     def _borders(self) -> Float[np.ndarray, " languages_but_one"]:
-        # Languages of share 0 behind the last one that is read would get what is left of 1.
+        # Languages of share 0 behind the last one that is read would get the rest of 1.
         last = max(place for place, share in enumerate(self.shares) if share)
         return np.cumsum(self.shares[:last])
 

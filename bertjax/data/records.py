@@ -27,6 +27,7 @@ from jaxtyping import Int
 from bertjax.data import contents as contents_lib
 from bertjax.data import encoding
 from bertjax.files import atomic, foreign_files, hashed_files, json_text
+from bertjax.options import faults as faults_lib
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -110,7 +111,7 @@ def text_features(
     counts_words: bool = False,
     stores_sentence_ends: bool = False,
 ) -> dict[str, Feature]:
-    """Returns the features of text: those of the released script, or of rows of several sequences.
+    """Returns the features of text, as in the released script or for rows of several sequences.
 
     Source: google-research/bert, create_pretraining_data.py, write_instance_to_example_files.
     """
@@ -145,7 +146,7 @@ def value_features(width: int) -> dict[str, Feature]:
 
 
 def hidden_features(features: Features, are_exchanged: bool) -> dict[str, Feature]:
-    """Returns the features that are drawn as values are read: what is hidden, and by what."""
+    """Returns the features of masked positions and their replacements, drawn as values are read."""
     shown = {SHOWN_FEATURE: features[VALUES_FEATURE]} if are_exchanged else {}
     return {HIDDEN_FEATURE: Feature((LENGTH,)), **shown}
 
@@ -175,7 +176,7 @@ class Manifest:
 
     `languages` has by name the documents, tokens, bytes and examples of each language, {} where the
     input names no language. Records in several languages have a directory of each, which is one of
-    records, too; a shard's file is then `LANGUAGE/FILE`. A record's language is that of its shard.
+    records, too; a shard's file is then `LANGUAGE/FILE`. A record's language is its shard's.
     """
 
     tokenizer: Mapping[str, Any]
@@ -392,8 +393,8 @@ def open(
     """
     directory = epath.Path(directory)
     manifest = Manifest.load(directory)
-    if faults := [*_shard_faults(directory, manifest), *misfits(manifest)]:
-        raise ValueError(f"records in {directory} cannot be used:\n  " + "\n  ".join(faults))
+    title = f"records in {directory} cannot be used"
+    faults_lib.check(title, [*_shard_faults(directory, manifest), *misfits(manifest)])
     return RecordSet(directory, manifest)
 
 

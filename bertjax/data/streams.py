@@ -93,8 +93,8 @@ class Order:
     a batch ramp, `ramp_from` (the size of the first batch, of which all are multiples) sets the
     number of streams.
 
-    With `buckets`, lengths from short to long that end in that of the records, a batch is cut to
-    the shortest one that its longest row fits, and rows of about the same length share a batch.
+    With `buckets`, lengths from short to long that end with the length of the records, a batch is
+    cut to the shortest one that its longest row fits, and rows of similar lengths share a batch.
     Every host then reads the rows of all hosts, to know the longest.
 
     With `shares`, one for each language of the records in their order, the language of every row is
@@ -587,7 +587,7 @@ def _cut_to_bucket(
 
 
 def _first_fault(record_set: records.RecordSet, visited: Sequence[int]) -> str | None:
-    """Returns what is wrong with the first damaged shard among `visited`, by reading them again."""
+    """Returns the fault of the first damaged shard among `visited`, by reading them again."""
     tf = records.import_tensorflow()
     for shard in dict.fromkeys(visited):
         path, count = record_set.shard_paths[shard], 0

@@ -1,7 +1,7 @@
 """The job that a config describes: its task, its phases and its data, joined.
 
-Here the ConfigDict meets the rooms that know nothing of it. The training loop sees only a Job; each
-kind of job has a module, and a row of JOBS.
+Here the ConfigDict meets the packages that know nothing of it. The training loop sees only a Job;
+each kind of job has a module, and a row of JOBS.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ class JobKind:
 
     open: the job of a config and, optionally, of the workdirs that may hold the run already
     task: the task of a resolved config and, optionally, of a teacher
-    outline: a job of shapes, to be planned
+    abstract: a job of shapes, to be planned
     evaluating: the job of a trained model whose evaluation sets are at a path (records, or labelled
       files in a language)
     """
 
     open: Callable[..., Job]
     task: Callable[..., tasks.Task]
-    outline: Callable[[ml_collections.ConfigDict], Job]
+    abstract: Callable[[ml_collections.ConfigDict], Job]
     evaluating: Callable[[reader.Workdir, str, str], Job]
 
 
 def evaluating(trained: reader.Workdir, data: str, language: str = "") -> Job:
     """Returns the job of a model that is evaluated on `data`.
 
-    `data` is labelled files if the model has a task head, records otherwise. `language` is that of
-    a labelled file, for a model with embeddings of languages; "": as it was finetuned.
+    `data` is labelled files if the model has a task head, records otherwise. `language` is the
+    language of a labelled file, for a model with embeddings of languages; "": as it was finetuned.
     """
     is_finetuned = finetuning.kind_of(trained) is not None
     kind = JOBS["finetuning" if is_finetuned else trained.config.task]
@@ -77,13 +77,13 @@ JOBS: dict[str, JobKind] = {
     "pretraining": JobKind(
         pretraining.open_job,
         pretraining.pretraining_task,
-        pretraining.outline,
+        pretraining.abstract,
         pretraining.evaluating,
     ),
     "finetuning": JobKind(
         finetuning.open_job,
         finetuning.finetuning_task,
-        finetuning.outline,
+        finetuning.abstract,
         finetuning.evaluating,
     ),
 }

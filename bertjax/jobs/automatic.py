@@ -53,7 +53,7 @@ PHASE = "phases.phase1"
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """The facts of the records, and the options that are settled so far, by their dotted names."""
+    """The facts of the records, and the options decided so far, by their dotted names."""
 
     manifest: records.Manifest
     options: dict[str, Any]
@@ -128,7 +128,7 @@ def with_steps(
     return config
 
 
-def settle(
+def decided(
     config: ml_collections.ConfigDict, saved: Mapping[str, Any] | None
 ) -> ml_collections.ConfigDict:
     """Returns a copy in which no option is open: as the run that is resumed has it, or the records.

@@ -168,7 +168,7 @@ class Evaluation:
 class Job:
     """A config, completed by what its data says and frozen, with its task and its data.
 
-    `chance` is that of `tasks.Objective`. `task` may learn from a `teacher`, whose parameters are
+    `chance` belongs to a `tasks.Objective`. `task` may learn from a `teacher`, whose parameters are
     no part of its model. Checkpoints hold `meta` (JSON) too.
     """
 

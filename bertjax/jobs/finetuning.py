@@ -40,6 +40,7 @@ from bertjax.models import (
     parameters,
     sentence_vectors,
 )
+from bertjax.options import faults as faults_lib
 from bertjax.tasks import distillation
 from bertjax.tokenization import tokenizer as tokenizers
 from bertjax.tokenization import unknown_tokens
@@ -115,7 +116,7 @@ def _read_teacher(
 class FinetuningData(base.Data):
     """The rows of a data set in batches.
 
-    `reader` is None for the outline of a job, which has shapes and no batches.
+    `reader` is None for an abstract job, which has shapes and no batches.
     """
 
     reader: kinds.Reader | None = None
@@ -149,7 +150,7 @@ class FinetuningData(base.Data):
         data = self._reader()
         known = (*data.evaluation_sets, *data.test_sets)
         if name not in known:
-            raise ValueError(f"the set is {name!r}; known are {', '.join(known) or 'none'}")
+            raise faults_lib.unknown("the set", name, known)
         buckets = _buckets(self.config.finetuning)
         of_set = batches.evaluation_batches(
             data.features(name), batch_size=batch_size, buckets=buckets, rows=rows
@@ -177,7 +178,7 @@ class FinetuningData(base.Data):
 
     def _reader(self) -> kinds.Reader:
         if self.reader is None:
-            raise ValueError("this is the outline of a job; it has no data")
+            raise ValueError("this is an abstract job; it has no data")
         return self.reader
 
 
@@ -232,7 +233,7 @@ def language_of(
     """Returns the number of the language of a set, None if the model has no embeddings of any.
 
     A file of eval_files is in the language that it is named after. `options` are what name the
-    languages, that of single files first.
+    languages; the first is for single files.
     """
     known = languages.names_of(config.model.language_embeddings, config.data.languages)
     of_file, of_named = options
@@ -314,7 +315,7 @@ def _check_decoder(trained: reader.Workdir, sizes: Mapping[str, Any]) -> None:
 def evaluating(trained: reader.Workdir, data: str, language: str = "") -> base.Job:
     """Returns the job of a finetuned model that is evaluated on the labelled files at `data`.
 
-    `language` is that of one file, "": the one that the model was finetuned in.
+    `language` is the language of a single file; "": the one that the model was finetuned in.
     """
     config, kind = trained.config, kind_of(trained)
     if kind is None:
@@ -424,7 +425,7 @@ _Origin = tuple[Mapping[str, Any], tokenizers.Tokenizer | None, tuple[str, ...]]
 
 
 def _found(config: ml_collections.ConfigDict, workdirs: Sequence[epath.PathLike]) -> _Origin:
-    """Returns the origin; an error tells of it and of files that are not there."""
+    """Returns the origin; an error names its faults and the files that do not exist."""
     faults: list[Exception] = []
     origin = None
     reads_tokens = finetuning.KINDS[config.finetuning.dataset].length is None
@@ -466,7 +467,7 @@ def _missing(paths: Sequence[str]) -> list[str]:
 
 
 def _directory_fault(data: type[kinds.Reader], path: str) -> str:
-    """Returns what is wrong with a directory in place of a file of examples, "" if nothing is."""
+    """Returns the fault of a directory in place of a file of examples, "" without one."""
     if not epath.Path(path).is_dir():
         return ""
     kind = directories.format_of(path)
@@ -503,8 +504,8 @@ def _origin(path: str, reads_tokens: bool) -> _Origin:
     source = sources.read("config.init_from", path, formats.describe)
     if source.vocabulary is None and reads_tokens:
         raise ValueError(
-            f"config.init_from, {source.source}, has no vocabulary; finetuning reads text with "
-            "that of the weights: put its vocab.txt or spiece.model into their directory"
+            f"config.init_from, {source.source}, has no vocabulary, which finetuning "
+            "reads text with: put its vocab.txt or spiece.model into their directory"
         )
     return dataclasses.asdict(source.config), source.vocabulary, source.languages
 
@@ -512,7 +513,7 @@ def _origin(path: str, reads_tokens: bool) -> _Origin:
 def _take_projections(
     config: ml_collections.ConfigDict, workdirs: Sequence[epath.PathLike]
 ) -> None:
-    """Gives the config the dense layers behind the pooling of the weights that are started from."""
+    """Gives the config the dense layers that follow the pooling of the run's first weights."""
     options = config.finetuning
     if "projections" not in finetuning.KINDS[options.dataset].options:
         return
@@ -529,7 +530,7 @@ def _take_projections(
     options.projections = theirs or given
 
 
-def outline(config: ml_collections.ConfigDict) -> base.Job:
+def abstract(config: ml_collections.ConfigDict) -> base.Job:
     """Returns the job of a config whose model sizes are known, without weights and without data.
 
     Labels that are not given are taken to be two; the steps are those of the config's phase.
@@ -544,7 +545,7 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
     config.finetuning.labels = tuple(config.finetuning.labels) or ("0", "1")
     config.phases.phase1.max_seq_length = config.finetuning.max_seq_length
     has_teacher = bool(config.distillation.teacher)
-    teacher = teachers.outline(config, _teacher_task(config)) if has_teacher else None
+    teacher = teachers.abstract(config, _teacher_task(config)) if has_teacher else None
     return _job(config, teacher=teacher)
 
 

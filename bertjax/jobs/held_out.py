@@ -23,7 +23,7 @@ FEW_TOKENS = 5_000
 def chance(
     trained: contents.RecordSummary | None, evaluated: records.RecordSet | None
 ) -> dict[str, float]:
-    """Returns what answering without reading scores, {} where the counts of a side are unknown."""
+    """Returns the scores of answers without reading, {} where the counts of a side are unknown."""
     if trained is None or evaluated is None or evaluated.contents is None:
         return {}
     return unigram_scores(trained, evaluated.contents.token_counts)
@@ -34,7 +34,7 @@ def unigram_scores(
 ) -> dict[str, float]:
     """Returns `unigram_loss` (nats) and `most_frequent_token_accuracy` over `counts` of tokens.
 
-    What is always answered are the frequencies of the text that was trained on.
+    The predicted distribution is always the frequencies in the training text.
     """
     loss, accuracy = masking.unigram_scores(trained.token_counts, counts)
     return {"unigram_loss": loss, "most_frequent_token_accuracy": accuracy}
@@ -82,7 +82,7 @@ def check(
 
 
 def check_evaluated(trained: reader.Description, evaluated: records.RecordSet) -> None:
-    """Warns of records that a saved model was trained on, by what its workdir tells of them."""
+    """Warns of records that a saved model was trained on, as far as its workdir shows."""
     overlap = None
     if evaluated.manifest.digest in trained.identity("manifests").values():
         fault = f"{evaluated.directory} holds the very records that it was trained on"
@@ -119,7 +119,7 @@ def _named(directories: Iterable[epath.Path]) -> str:
 
 
 def warn_of_few_tokens(config: ml_collections.ConfigDict, evaluated: records.RecordSet) -> None:
-    """Warns if scores on so few tokens would be chance to a good part."""
+    """Warns if there are too few tokens for a certain score."""
     tokens = held_out_tokens(config, evaluated)
     if tokens is not None and tokens < FEW_TOKENS:
         logging.warning(

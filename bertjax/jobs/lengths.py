@@ -130,8 +130,8 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
 def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]) -> None:
     """Sets the steps of the phases that are measured in tokens, or in epochs.
 
-    `num_examples` are those of an epoch by phase; phases that it does not have are left as they
-    are. The tokens of a phase are all its positions, batch x length.
+    `num_examples` has the examples of an epoch by phase; other phases stay as they are. The
+    tokens of a phase are all its positions, batch x length.
     """
     for name in config_lib.phase_names(config):
         options = _checked(config, name)
@@ -145,12 +145,12 @@ def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]
 
 
 def ramp_sizes(global_batch_size: int, ramp_from: int) -> range:
-    """Returns the batches of a phase that begins with `ramp_from` sequences: its multiples."""
+    """Returns the batches of a phase that starts with `ramp_from` sequences: its multiples."""
     return range(ramp_from or global_batch_size, global_batch_size + 1, ramp_from or 1)
 
 
 def ramp_fault(name: str, ramp_from: int, batch_size: int) -> str:
-    """Returns what is wrong with a phase's first batch, "" if nothing is."""
+    """Returns the fault of a phase's first batch, "" without one."""
     if ramp_from <= 0 or (batch_size % ramp_from == 0 and batch_size > ramp_from):
         return ""
     return (

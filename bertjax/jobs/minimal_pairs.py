@@ -22,7 +22,7 @@ WIDTH = 16  # rows are padded to a multiple of it
 
 
 class PairSet:
-    """The rows of a file of pairs, and what their log-likelihoods come to."""
+    """The rows of a file of pairs, and the scores of their log-likelihoods."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class PairSet:
                 yield {name: values[own] for name, values in whole.items()}
 
     def scores(self, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Returns the accuracy over paradigms, and that of each phenomenon that the file names.
+        """Returns the accuracy over paradigms, and of each phenomenon that the file names.
 
         `outputs` has "log_likelihood", a number for each row.
         """

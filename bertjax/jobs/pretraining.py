@@ -62,7 +62,7 @@ def _read_teacher(
 
 
 def _job(data: PretrainingData, teacher: teachers.Teacher | None = None) -> base.Job:
-    """Returns the job of its data; the contents of what is trained on give the scores of chance."""
+    """Returns the job of its data; the contents of the training data give the scores of chance."""
     config, held, pairs = data.config, data.evaluation_sets, data.pairs
     by_pairs = not held and pairs is not None
     by_set = {name: held_out.chance(data.contents, it) for name, it in held.items()}
@@ -208,7 +208,7 @@ def _check_nothing_to_read(config: ml_collections.ConfigDict) -> None:
         )
 
 
-def outline(config: ml_collections.ConfigDict) -> base.Job:
+def abstract(config: ml_collections.ConfigDict) -> base.Job:
     """Returns the job of a config whose vocabulary size is known, without opening its records.
 
     Its batches have the shapes of the config, and of the manifests of records that are there; their
@@ -221,7 +221,7 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
     config.data.source = "synthetic"
     lengths.set_steps(config, {})
     has_teacher = bool(config.distillation.teacher)
-    teacher = teachers.outline(config, _teacher_task(config)) if has_teacher else None
+    teacher = teachers.abstract(config, _teacher_task(config)) if has_teacher else None
     return _job(
         PretrainingData(config, phases=lengths.phases(config), manifests=manifests), teacher
     )
@@ -425,7 +425,7 @@ def _warn_of_unread_shares(
 def _resolve_languages(
     config: ml_collections.ConfigDict, record_sets: Iterable[records.RecordSet | None]
 ) -> None:
-    """Names the languages of the model's embeddings, by those of the records if not given."""
+    """Names the languages of the model's embeddings; by default, the languages of the records."""
     if not config.model.language_embeddings:
         return
     read = [one for one in record_sets if one is not None]
@@ -499,6 +499,6 @@ def _resolve_mask_id(config: ml_collections.ConfigDict, record_set: records.Reco
     if config.model.mask_id not in (-1, mask_id):
         raise ValueError(
             f"config.model.mask_id is {config.model.mask_id}, but the mask of the vocabulary in "
-            f"{record_set.directory} has the id {mask_id}: set it to -1 (that of the records)"
+            f"{record_set.directory} has the id {mask_id}: set it to -1 (the id in the records)"
         )
     config.model.mask_id = mask_id

@@ -121,9 +121,9 @@ class PretrainingData(base.Data):
         return mixtures.of_manifest(manifest, options.language_alpha, options.languages)
 
     def _with_languages(self, batches: base.Batches, manifest: records.Manifest) -> base.Batches:
-        """Yields the batches with what follows from the languages of their rows.
+        """Yields the batches with the features that follow from the languages of their rows.
 
-        That is the language of each row or token, if the model reads it, and the positions of
+        They are the language of each row or token, if the model reads it, and the positions of
         translations.
         """
         has_two, is_read = translations.are_in(manifest), self.config.model.language_embeddings
@@ -258,8 +258,8 @@ def record_batches(
 ) -> base.Batches:
     """Yields every example of a record set once; `options` is config.pretraining.
 
-    Masks that are not stored are drawn the same way each time, at the rate `masked_lm_prob` or,
-    where it is 0, at that of `options`.
+    Masks that are not stored are drawn the same way each time, at the rate `masked_lm_prob`
+    (0: the rate of `options`).
     """
     return streams.evaluation_batches(
         record_set,
@@ -280,8 +280,8 @@ def draw_masks(
 
     For an encoder with a decoder it makes sources and targets of the rows.
 
-    It masks at the rate `masked_lm_prob`, 0 being that of `options` (config.pretraining), or at a
-    lower one that a call gives, with as many places for predictions.
+    It masks at the rate `masked_lm_prob` (0: the rate of `options`, config.pretraining), or at a
+    lower one that a call gives, with the same number of places for predictions.
     """
     if record_set.manifest.has_static_masks or options.masking == "none":
         return None

@@ -22,10 +22,10 @@ from bertjax.tokenization import tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """A teacher's parameters, nested, as NumPy arrays or, for an outline, as shapes.
+    """A teacher's parameters, nested, as NumPy arrays or, for an abstract job, as shapes.
 
     `task` is what it was trained for, at its own sizes; `source` says where it was read. `sha256`
-    is that of names and values, "" of shapes: a run keeps it to know its teacher again.
+    covers names and values ("" for shapes): by it a resumed run recognizes its teacher.
     """
 
     task: Any
@@ -42,7 +42,7 @@ def sizes_of(config: ml_collections.ConfigDict) -> encoder.EncoderConfig:
     return _as_student(sizes, config)
 
 
-def outline(config: ml_collections.ConfigDict, task: tasks.Task) -> Teacher:
+def abstract(config: ml_collections.ConfigDict, task: tasks.Task) -> Teacher:
     """Returns the teacher of a job that is planned: no parameter is read."""
     sizes, path = sizes_of(config), config.distillation.teacher
     return Teacher(task, sizes, tasks.abstract_model(task)[1], path, "")
@@ -56,10 +56,10 @@ def read(
     vocabulary: tokenizer.Tokenizer | None,
     labels: tuple[str, ...] = (),
 ) -> Teacher:
-    """Returns the teacher whose model is that of `task`, an untrained one of the teacher's sizes.
+    """Returns the teacher with the model of `task`, which has the teacher's sizes.
 
-    `head` None is the one that the weights have. `vocabulary` is that of the student's data and
-    `labels` the names of the classes of its head.
+    `head` None means the head of the weights. `vocabulary` belongs to the student's data, and
+    `labels` name the classes of its head.
     """
     path = config.distillation.teacher
     weights = formats.read(path, head=head)
@@ -73,8 +73,8 @@ def read(
     theirs = tuple(weights.labels[n] for n in sorted(weights.labels))
     if labels and theirs != labels:
         faults.append(
-            f"its labels are {', '.join(theirs) or 'none'}, those of the data {', '.join(labels)}: "
-            "they must be the same, in the same order (config.finetuning.labels)"
+            f"its labels are {', '.join(theirs) or 'none'}, the data's {', '.join(labels)}: they "
+            "must be the same, in the same order (config.finetuning.labels)"
         )
     for name, shape in shapes.items():
         if name not in weights.params:
@@ -131,7 +131,7 @@ def _language_faults(
     ours = languages.names_of(config.model.language_embeddings, config.data.languages)
     if theirs and (not ours or (teacher.languages and theirs[: len(ours)] != ours)):
         yield (
-            f"its embeddings are of the languages {', '.join(theirs)}, those of the student of "
+            f"its embeddings are of the languages {', '.join(theirs)}, the student's of "
             f"{', '.join(ours) or 'none'}: a row has one number for both, so the student's must be "
             "the same, in the same order"
         )
@@ -140,12 +140,12 @@ def _language_faults(
 def student_values(
     teacher: Teacher, student: encoder.EncoderConfig, layers: tuple[int, ...]
 ) -> dict[str, np.ndarray]:
-    """Returns what a student begins with: the teacher's embeddings, head and chosen layers.
+    """Returns a student's first values: the teacher's embeddings, head and chosen layers.
 
     `layers` are the teacher's, one for each of the student's; without any they are spread evenly
-    from the first to the last, of 12 for 6 those of DistilBERT: 0, 2, 4, 7, 9, 11. Where the
-    student has no segments, the teacher's first is added to every position: its inputs are then
-    those of a teacher that reads one segment. (The released script drops it.)
+    from the first to the last, as DistilBERT's 6 of 12: 0, 2, 4, 7, 9, 11. Where the student has
+    no segments, the teacher's first is added to every position: its inputs then equal a teacher's
+    that reads one segment. (The released script drops it.)
     Source: Sanh et al. 2019, section 3; transformers, examples/research_projects/distillation,
     scripts/extract_distilbert.py.
     """
@@ -198,10 +198,8 @@ def _start_faults(
     if teacher.num_groups != teacher.num_hidden_layers:
         yield "the teacher's layers share their parameters: there are none to choose from"
     if student.type_vocab_size not in (0, teacher.type_vocab_size):
-        yield (
-            f"config.model.type_vocab_size is {student.type_vocab_size}; it must be 0 or the "
-            f"teacher's {teacher.type_vocab_size}"
-        )
+        must = f"0 or the teacher's {teacher.type_vocab_size}"
+        yield str(faults_lib.wrong("config.model.type_vocab_size", student.type_vocab_size, must))
     if len(layers) != student.num_hidden_layers:
         yield (
             f"config.distillation.layers has {len(layers)} numbers; the student has "

@@ -92,7 +92,7 @@ def _check_flags(options: flags.FlagValues) -> None:
 
 
 def _print_plan(options: flags.FlagValues, directory: pathlib.Path) -> None:
-    config = automatic.settle(options.config, None)
+    config = automatic.decided(options.config, None)
     config, assumptions = assumptions_lib.with_length(config, options.num_examples)
     config, more = assumptions_lib.with_vocabulary(config, options.vocab_size)
     assumptions += more

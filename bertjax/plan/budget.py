@@ -100,7 +100,7 @@ def candidates(
         config = recipes.load(name).copy_and_resolve_references()
         config.mesh.data = -1
         config.update_from_flattened_dict(options)
-        config = automatic.settle(config, None)
+        config = automatic.decided(config, None)
         if config.task != "pretraining":
             raise ValueError(
                 f"--budget plans pretraining, but config.task of {name} is {config.task!r}: plan "

@@ -71,7 +71,7 @@ class Planner:
         """Returns the program of a config whose vocabulary size is known."""
         mesh = sharding.make_mesh(self.devices, data=config.mesh.data, tensor=config.mesh.tensor)
         resolved = program_lib.resolve(config, self.target.platform, self.target.device_kind)
-        job = jobs.JOBS[config.task].outline(resolved)
+        job = jobs.JOBS[config.task].abstract(resolved)
         if job.config.data.source == "synthetic":
             config_faults.validate(job.config)
         return program_lib.build(job, mesh)

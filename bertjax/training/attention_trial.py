@@ -102,7 +102,7 @@ def agrees(job: jobs.Job, mesh: Mesh) -> bool:
 
 
 def errors(sizes: encoder.EncoderConfig, length: int, mesh: Mesh) -> dict[str, float]:
-    """Returns the relative errors of the kernel of an encoder's first layer, by what is off."""
+    """Returns the relative errors of the kernel of an encoder's first layer, by tensor."""
     return _errors(_Rows(sizes, 0, length, False, _rate(sizes, _platform(mesh)), "whole"), mesh)
 
 
@@ -116,7 +116,7 @@ def _rate(sizes: encoder.EncoderConfig, platform: str) -> float:
 
 
 def _all_rows(job: jobs.Job, platform: str) -> Iterator[_Rows]:
-    """Yields what the kernels would take of the batches of each phase and layer."""
+    """Yields the rows that the kernels would take of the batches of each phase and layer."""
     for phase in job.phases:
         is_packed = "sequence_ids" in job.data.abstract_batch(phase)
         for length in job.data.of_phase(phase).lengths:
@@ -130,11 +130,11 @@ def _all_rows(job: jobs.Job, platform: str) -> Iterator[_Rows]:
 
 def _encoders(task: Any) -> Iterator[tuple[encoder.EncoderConfig, str]]:
     """Yields the encoders of a task and of tasks in it that are left to the trial, by reading."""
-    readings = task.readings if isinstance(task, base.HasKindsOfRows) else ("whole",)
+    directions = task.readings if isinstance(task, base.HasKindsOfRows) else ("whole",)
     for part in vars(task).values():
         if isinstance(part, encoder.EncoderConfig):
             if part.attention in ("auto", "cudnn"):
-                yield from ((part, reading) for reading in readings)
+                yield from ((part, reading) for reading in directions)
         elif dataclasses.is_dataclass(part):
             yield from _encoders(part)
 

@@ -126,7 +126,7 @@ def evaluate_set(
 
 
 def thresholds(job: jobs.Job, scores: Mapping[str, float]) -> dict[str, float]:
-    """Returns those of a set's scores that are numbers for predicting."""
+    """Returns the scores of a set that are thresholds for predicting."""
     return {key: scores[key] for key in job.evaluation.tunes if key in scores}
 
 

@@ -1,7 +1,7 @@
-"""Parameters of a larger model that begin as those of a smaller one, repeated.
+"""Parameters of a larger model that start as a smaller model's, repeated.
 
-Which sizes may grow, and how layers, heads and numbers are repeated. The other weights that a run
-begins with belong to `warm_start`. Source: ModernBERT-large, which was started from base:
+Which sizes may grow, and how layers, heads and numbers are repeated. `warm_start` has the other
+weights that a run starts from. Source: ModernBERT-large, which was started from base:
 AnswerDotAI/ModernBERT, initialization.py (`tile_weights_from_middle`) and model.py
 (`init_model_from_pretrained`), layers as Gopher's.
 """
@@ -32,7 +32,7 @@ def tiled_places(old: int, new: int, unit: int = 1) -> Int[np.ndarray, " new"]:
 
 
 def repeated_layers(old: int, new: int) -> list[int]:
-    """Returns which of `old` layers each of `new` ones begins as."""
+    """Returns the index into `old` layers that each of `new` ones repeats."""
     return [min(round(number * old / new), old - 1) for number in range(new)]
 
 

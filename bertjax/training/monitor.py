@@ -54,9 +54,9 @@ class Skipped:
 class Progress:
     """The counts of a monitor so far; a checkpoint's meta has them for the resumed run.
 
-    `means` are the sums since the last line of scalars. `words` are those of all rows so far, 0 if
-    the records count none; `word_marks` has the step that reached each mark. `seconds` are those
-    of training, without compiling, evaluating and saving.
+    `means` are the sums since the last line of scalars. `words` counts the words of all rows so
+    far, 0 if the records count none; `word_marks` has the step that reached each mark. `seconds`
+    is the time of training, without compiling, evaluating and saving.
     """
 
     skipped: Skipped = dataclasses.field(default_factory=Skipped)
@@ -114,7 +114,7 @@ class MonitorOptions:
 class PhaseFacts:
     """The size of a step; the step is compiled once for each of these.
 
-    `chance_loss` is a loss's name and its chance level, `details` those of `jobs.Phase`.
+    `chance_loss` is a loss's name and its chance level, `details` is from `jobs.Phase`.
     """
 
     tokens_per_step: int

@@ -40,7 +40,7 @@ class OptimizerOptions:
     Loshchilov and Hutter 2019, algorithm 2, and in Composer's and optimi's "decoupled" optimizers.
     A weight decay w of the second kind is w / peak rate of the first: MosaicBERT's 1e-5 at 5e-4 is
     0.02, ModernBERT's 1e-5 at 8e-4 is 0.0125, the 3e-4 of Ettin's small models at 3e-3 is 0.1. A
-    multiple of the learning rate (`rate_multipliers`) multiplies the decay, too.
+    multiple of the learning rate (`rate_multipliers`) also multiplies the decay.
 
     `decay_biases` extends weight decay to LayerNorm and biases. Source: fairseq, optim/adam.py,
     whose one group of parameters is decayed whole.
@@ -170,11 +170,11 @@ def stabilized(
 
 
 def in_bfloat16(adam: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """Returns `adam`, which has moments `mu` and `nu`, with those of matrices in bfloat16.
+    """Returns `adam`, which has moments `mu` and `nu`, with the moments of matrices in bfloat16.
 
     A second moment moves by a thousandth of itself in a step (beta2 0.999), which is less than half
     a unit of bfloat16: rounded to the nearest number it would stand still. Rounded up or down at
-    random, in proportion to the distances, its expectation is that of float32. An update takes a
+    random, in proportion to the distances, its expectation is the float32 value. An update takes a
     `key`, new in every step. Vectors such as biases keep float32: they are few.
     """
 

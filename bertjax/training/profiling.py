@@ -17,6 +17,7 @@ from etils import epath
 
 from bertjax.cli import command_line
 from bertjax.files import atomic
+from bertjax.options import faults as faults_lib
 
 DIRECTORY = "profile"  # in the workdir
 MEMORY_FILE = "memory.prof"
@@ -27,12 +28,10 @@ class OutOfMemoryError(command_line.RunError):
 
 
 def faults(steps: Sequence[int]) -> Iterator[str]:
-    """Yields what is wrong with `config.profile_steps`."""
+    """Yields the fault of `config.profile_steps`, if it has one."""
     if steps and not (len(steps) == 2 and 1 <= steps[0] <= steps[1]):
-        yield (
-            f"config.profile_steps is {steps}; it must be a first and a last step, counted from 1, "
-            "such as (10, 15), or () for no profile"
-        )
+        must = "a first and a last step, counted from 1, such as (10, 15), or () for no profile"
+        yield str(faults_lib.wrong("config.profile_steps", steps, must))
 
 
 class Profile:
@@ -43,7 +42,7 @@ class Profile:
     Args:
       workdir: where the profile goes, in the directory `profile`; local or remote.
       steps: first and last step, counted from 1; empty for no profile.
-      done_steps: the number of steps that the run has when it begins or resumes.
+      done_steps: the number of steps that the run has when it starts or resumes.
     """
 
     def __init__(self, workdir: epath.Path, steps: Sequence[int], done_steps: int):

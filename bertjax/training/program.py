@@ -22,6 +22,7 @@ from bertjax import jobs
 from bertjax.devices import cpu_products, sharding, xla_presets
 from bertjax.jobs import lengths
 from bertjax.models import parameters
+from bertjax.options import faults as faults_lib
 from bertjax.tasks import base, distillation, prediction
 from bertjax.training import optim, schedules, state
 
@@ -65,7 +66,7 @@ class Program:
         return self.of_phases.get(phase.name, self)
 
     def at(self, step: int) -> Program:
-        """Returns the program whose model is that of a step, as readers of the workdir have it."""
+        """Returns the program with the model of a step, as readers of the workdir have it."""
         return self.of_phases.get(config_lib.phase_at(self.config, step), self)
 
     @property
@@ -75,7 +76,7 @@ class Program:
         return jax.tree.map(_placed, self.step_inputs, placed)
 
     def scored(self, train_state: state.TrainState) -> parameters.Params:
-        """Returns what is evaluated of a state: the parameters, or their average."""
+        """Returns the parameters of a state to evaluate: the current ones, or their average."""
         if self.config.evaluation.ema and train_state.ema is not None:
             return train_state.ema
         return train_state.params
@@ -199,7 +200,7 @@ def _compile_fast(platform: str, dtype: str) -> None:
 def for_job(program: Program, job: jobs.Job) -> Program:
     """Returns the program of a job that differs in seed, rate, batch size or length alone.
 
-    The jitted functions are the same, so what is compiled already is compiled once.
+    The jitted functions are the same, so nothing is compiled twice.
     """
     check_batch_sizes(job, program.mesh)
     step_inputs = state.make_step_inputs(job.config.seed, schedule_options(job), _fixed(job))
@@ -336,8 +337,7 @@ def check_batch_sizes(job: jobs.Job, mesh: Mesh) -> None:
         for name, (size, multiple) in sizes.items()
         if size % multiple
     ]
-    if faults:
-        raise ValueError("the batch does not fit the mesh:\n  " + "\n  ".join(faults))
+    faults_lib.check("the batch does not fit the mesh", faults)
 
 
 def _fixed(job: jobs.Job) -> dict[str, Any]:

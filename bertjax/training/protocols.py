@@ -1,6 +1,6 @@
 """Protocols of finetuning: the settings under which others report scores of GLUE's tasks.
 
-`config.finetuning.protocol` names a row of PROTOCOLS; its options replace those of the recipe.
+`config.finetuning.protocol` names a row of PROTOCOLS; its options replace the recipe's.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """Options by their dotted names, and of some tasks those that differ.
+    """Options by their dotted names, and other values for some tasks.
 
-    tasks: those that it is for; (): all
+    tasks: the tasks that it is for; (): all
     grid: None for a single setting
-    picks_epoch: the scores of a training are those of its best epoch on the development set, not
-      of the last one
-    note: what the development set has chosen, for reports
+    picks_epoch: a training is scored by its best epoch on the development set, not by the last
+    note: the choice made by the development set, for reports
     """
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -1,6 +1,6 @@
 """The log of a run's start and end: its sizes and phases, and where its model is.
 
-What happens in between is logged where it happens.
+Events in between are logged where they happen.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def obstacles(
 ) -> list[str]:
     """Returns a sentence for each part of a resolved config's model that cannot be exported.
 
-    `paths` are those of its parameters.
+    `paths` are the paths of its parameters.
     """
     faults = []
     if vocabulary is not None and (why := tokenizer.export_fault(vocabulary)):

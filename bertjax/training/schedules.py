@@ -114,7 +114,7 @@ def _warmup(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
 
 
 def _left_after_warmup(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
-    """Returns the share that is left of a decay that begins at the end of the warm-up."""
+    """Returns the share that is left of a decay that starts at the end of the warm-up."""
     all_steps = jnp.maximum(options.total_steps - options.warmup_steps, 1)
     has_length = options.decay_steps > 0
     end = jnp.where(has_length, options.warmup_steps + options.decay_steps, options.total_steps)
@@ -132,9 +132,9 @@ def _times_peak(options: ScheduleOptions, share: Float[Array, ""]) -> Float[Arra
 
 
 class Kind(NamedTuple):
-    """`rate` is that of a step by options, of which it reads `reads`, options of config.schedule.
+    """`rate` gives the learning rate of a step; it reads the options `reads` of config.schedule.
 
-    With `keeps_before_decay` the rate is the same however long the run is, until the decay begins:
+    With `keeps_before_decay` the rate is the same however long the run is, until the decay starts:
     the state before it is one to go on from.
     """
 
@@ -184,7 +184,7 @@ def make_schedule(options: ScheduleOptions) -> Schedule:
 
 
 def last_step_before_decay(options: ScheduleOptions) -> int | None:
-    """Returns the step whose state any longer run would have had, too; None where there is none."""
+    """Returns the step whose state any longer run would also have had, None without one."""
     is_kept = SCHEDULES[options.name].keeps_before_decay and int(options.decay_steps) > 0
     step = int(options.total_steps) - int(options.decay_steps)
     return step if is_kept and step > 0 else None

@@ -1,7 +1,7 @@
 """The start of a run: the checkpoint of its workdir or a fresh state, and the parts that it needs.
 
-A resumed run must be the one that began: its config, data and teacher are compared with those of
-the checkpoint's meta, which is written here, too.
+A resumed run must be the one that started: its config, data and teacher are compared with the
+checkpoint's meta item, which is written here as well.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bertjax.training import (
 from bertjax.training.run_writers import sent_scalars
 from bertjax.workdirs import checkpoint, ownership, reader, scalars, word_marks
 
-# The names that a run writes anew in its workdir, where they must not be those of others.
+# The names that a run writes in its workdir, where no other files may have them.
 WRITTEN = (
     *(reader.CONFIG_FILE, reader.VOCABULARY_DIRECTORY, reader.TRAINING_DATA_DIRECTORY),
     *(scalars.FILE, sent_scalars.FILE, writers.CURVES_FILE, evaluation.PREDICTIONS_DIRECTORY),
@@ -101,7 +101,7 @@ def _log_exchange(
     fresh: state.TrainState,
     must_stop: Callable[[], bool],
 ) -> None:
-    """Logs the held-out loss of the start, and that of random rows for the new pieces."""
+    """Logs the held-out loss of the start, and of one with random rows for the new pieces."""
     names = [it for it in run.job.evaluation.sets if it not in run.job.evaluation.answered]
     if not names:
         logging.info(
@@ -152,11 +152,11 @@ def _check_resumable(
             f"from its model, give --config.init_from={workdir} and another --workdir"
         )
     if run.job.data.identity() != saved_meta["identity"]:
-        refused.append("the records or the vocabulary are not those that the run began with")
+        refused.append("the records or the vocabulary have changed since the run started")
     if saved_meta.get("teacher_sha256", "") != _teacher_sha256(run):
         refused.append(
-            f"what is at config.distillation.teacher, {run.config.distillation.teacher!r}, is not "
-            "the teacher that the run began with"
+            f"the model at config.distillation.teacher, {run.config.distillation.teacher!r}, is "
+            "not the teacher that the run began with"
         )
     if refused:
         raise ValueError(

@@ -70,7 +70,8 @@ class StepInputs:
 class StepReport:
     """The results of one step: losses and metrics as sums, and the numbers of the update.
 
-    `words` begin in the rows of the batch; None where the records count none.
+    `words` is the number of words that start in the rows of the batch; None if the records
+    count none.
     """
 
     means: base.Means
@@ -91,7 +92,7 @@ class Learner:
     `is_frozen` and `rate_multipliers` are trees of bools and floats, shaped as the parameters.
     So is `is_held`, what does not move though its gradients count, for the clipping and in its
     moments: it goes on with them where a later phase moves it.
-    `gradients_where` is a tree of shardings, those of the summed gradients; None: as the compiler
+    `gradients_where` is the tree of shardings of the summed gradients; None: as the compiler
     has it.
     """
 
@@ -108,7 +109,7 @@ class Learner:
     is_held: Any = dataclasses.field(default=None, compare=False)
 
     def init(self, seed: Any = None) -> TrainState:
-        """Returns the state before the first step; the default seed is that of `step_inputs`."""
+        """Returns the state before the first step; the default seed is from `step_inputs`."""
         seed = self.step_inputs.seed if seed is None else seed
         key = jax.random.key(seed, impl="threefry2x32")
         _, params = parameters.split(self.task.init(nnx.Rngs(key)))
@@ -121,7 +122,7 @@ class Learner:
         """Returns the state after one optimizer update, and the report of the step.
 
         The batch's rows are first split into `accumulation_steps` micro-batches; losses are divided
-        by the weights of the whole batch, so the gradient equals that of one large batch. A
+        by the weights of the whole batch, so the gradient equals the gradient of one large batch. A
         non-finite loss or gradient leaves parameters, their average and optimizer state as they
         were.
         """

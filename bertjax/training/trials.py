@@ -47,7 +47,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One training: `name` is its directory; `seed` is that of head, order and dropout."""
+    """One training: `name` is its directory; `seed` draws head, order and dropout."""
 
     name: str
     setting: Setting
@@ -140,7 +140,7 @@ def job_of(job: jobs.Job, trial: Trial) -> jobs.Job:
     config.schedule.peak_learning_rate = trial.setting.peak_learning_rate
     config.finetuning.num_epochs = trial.setting.num_epochs
     phase: Any = next(iter(config.phases.values()))
-    phase.global_batch_size = 0  # that of the config
+    phase.global_batch_size = 0  # the config's
     return finetuning.with_config(job, config)
 
 

@@ -1,7 +1,7 @@
 """A fresh run's parameters from existing weights: config.init_from.
 
 STEPS make the run's parameters of the source's and check that they fit, before anything is
-compiled; `apply` replaces those of a fresh state, under any sharding. Reading the formats belongs
+compiled; `apply` puts them into a fresh state, under any sharding. Reading the formats belongs
 to `convert`, resuming a run to `starting`.
 """
 
@@ -50,7 +50,7 @@ class Target:
     phase: the run's first phase, if it changes the rotary bases of `encoder`
     is_shifted: as in `Pretrained`
     parts: as in `tasks.base.BeginsWithParts`; they are taken as well
-    decoder_from: the weights of these parts, "": those of the source
+    decoder_from: the weights of these parts; "": the source's
     """
 
     encoder: encoder.EncoderConfig
@@ -108,7 +108,7 @@ class WarmStart:
     """Values to take over, by parameter path; the other parameters stay as initialized.
 
     Parameters with a row per vocabulary entry take over the first `vocabulary_rows`. With
-    `exchange` their values are those of the run's vocabulary already. `notes` are for the log.
+    `exchange` their rows are the run's vocabulary already. `notes` are for the log.
     """
 
     values: Mapping[str, np.ndarray]
@@ -162,7 +162,7 @@ def _of_teacher(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
 
 
 def _check_languages(config: ml_collections.ConfigDict) -> None:
-    """Raises a ValueError if the source's embeddings of languages are those of other languages."""
+    """Raises a ValueError if the source's embeddings are for other languages."""
     if not config.model.language_embeddings:
         return
     path, own = config.init_from, tuple(config.data.languages)
@@ -175,7 +175,7 @@ def _check_languages(config: ml_collections.ConfigDict) -> None:
     elif own[: len(known)] != known:
         raise ValueError(
             f"config.init_from is {path}, whose embeddings are of the languages "
-            f"{', '.join(known)}, in this order; those of this run are {', '.join(own)}: say "
+            f"{', '.join(known)}, in this order; this run has {', '.join(own)}: say "
             f'--config.data.languages="{(*known, *(name for name in own if name not in known))}"'
         )
 
@@ -277,7 +277,9 @@ def _with_vocabulary_compared(source: Source, target: Target) -> Source:
         if not has_same_rows or theirs.describe()["sha256"] != ours.describe()["sha256"]:
             exchange = vocabulary_exchange.between(theirs, ours)
             return source.but(exchange=exchange, notes=[f"Vocabulary exchanged: {exchange}"])
-        logging.info("The vocabulary is that of %s: every row stays as it is", weights.source)
+        logging.info(
+            "The vocabulary is the same as in %s: every row stays as it is", weights.source
+        )
     rows, size, notes = _vocabulary_rows(source, target), target.encoder.vocab_size, []
     if rows < size:
         notes.append(
@@ -434,7 +436,7 @@ def apply(warm_start: WarmStart, train_state: state.TrainState) -> state.TrainSt
 def with_random_rows(
     warm_start: WarmStart, params: parameters.Params, fresh: parameters.Params
 ) -> parameters.Params:
-    """Returns `params`, as `apply` makes them, with those of `fresh` for new vocabulary entries.
+    """Returns `params`, as `apply` makes them, with rows of `fresh` for new vocabulary entries.
 
     It is the start to compare an exchange of the vocabulary with.
     """

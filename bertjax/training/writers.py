@@ -92,7 +92,7 @@ class RunWriter:
         are kept on this machine and copied at every `curves`, `keep` and at `close`.
       total_steps: the last step of the run.
       start_step: the step whose checkpoint the run resumes from, 0 for a new run.
-      evaluates_again: whether the evaluation of that step is made up for; what is there of it goes.
+      evaluates_again: whether the evaluation of that step is repeated; its earlier scalars go.
       enabled: False on every process but the first: nothing is then written or shown.
       log_every_seconds: least time between two progress lines where there is no terminal.
       kinds: keys of `run_writers.WRITERS`; metrics.jsonl is written besides.
@@ -154,7 +154,7 @@ class RunWriter:
             self._progress.show(step, lambda: progress_text(values))
 
     def note(self, text: str) -> None:
-        """Shows what is going on where there are no scalars yet; "" takes it off the bar."""
+        """Shows a note where there are no scalars yet; "" takes it off the bar."""
         if self._enabled:
             self._progress.note(text)
 
@@ -202,7 +202,7 @@ def _outcome(error: type[BaseException] | None) -> base.Outcome:
 
 
 def progress_text(values: Mapping[str, SupportsFloat]) -> str:
-    """Returns the scalars that people follow, those of `PROGRESS` that are there, on one line."""
+    """Returns the scalars of `PROGRESS` that are there, on one line."""
     shown = [show(float(values[name])) for name, show in PROGRESS.items() if name in values]
     return ", ".join(shown)
 
@@ -235,7 +235,7 @@ class _Mirror:
 
 
 class Band(NamedTuple):
-    """A range of values at each place, such as that of a reference curve."""
+    """A range of values at each place, as around a reference curve."""
 
     name: str
     places: Sequence[float]
@@ -302,7 +302,7 @@ def draw_runs(
     grid = [*picture.subplots(rows, 2, squeeze=False).flat]
     for empty in grid[len(panels) :]:
         empty.remove()
-    # A colour for each: the usual ones begin again after ten.
+    # A colour for each: the usual ones repeat after ten.
     colours = dict(zip(curves, colormaps["turbo"](np.linspace(0, 1, len(curves))), strict=True))
     lines: dict[str, Any] = {}
     for axes, (name, horizontal) in zip(grid, panels, strict=False):

@@ -29,6 +29,7 @@ from jax.experimental import multihost_utils
 
 from bertjax.files import atomic
 from bertjax.models import parameters
+from bertjax.options import faults as faults_lib
 from bertjax.workdirs import checkpoint_storage as storage
 
 DIRECTORY = "checkpoints"
@@ -296,7 +297,7 @@ def load_params(
 def load_state(workdir: epath.PathLike, step: int, abstract_state: Any) -> storage.Restored:
     """Returns the training state of a checkpoint and its meta item, for a run elsewhere.
 
-    `abstract_state` is that of `Checkpointer.restore`. Nothing in the workdir is changed.
+    `abstract_state` is as in `Checkpointer.restore`. Nothing in the workdir is changed.
     """
     directory = _absolute(workdir) / DIRECTORY / str(step)
     try:
@@ -349,7 +350,7 @@ def read_meta(workdir: epath.PathLike) -> tuple[Mapping[str, Any], int] | None:
 
 
 def meta_of(workdir: epath.PathLike, step: str | int = NEWEST) -> tuple[Mapping[str, Any], int]:
-    """Returns the meta item and the step of a checkpoint; `step` is that of `load_params`."""
+    """Returns the meta item and the step of a checkpoint; `step` is as in `load_params`."""
     directory = _existing(workdir)
     step = _chosen_step(directory, step)
     try:
@@ -398,7 +399,7 @@ def _chosen_step(directory: epath.Path, step: str | int) -> int:
     if step == BEST:
         return _best_step(directory, steps)
     if not str(step).isdecimal():
-        raise ValueError(f"the step is {step!r}; it must be {NEWEST}, {BEST} or a number")
+        raise faults_lib.wrong("the step", step, f"{NEWEST}, {BEST} or a number")
     if int(step) not in steps:
         existing = f"it has {', '.join(map(str, steps))}"
         raise FileNotFoundError(f"{directory} holds no checkpoint of step {step}; {existing}")

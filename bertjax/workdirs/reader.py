@@ -33,7 +33,7 @@ CONFIG_FILE = "config.json"  # for people: programs read the config in the check
 class Description:
     """A workdir's model without its parameters.
 
-    `config` is resolved: it has sizes, labels and dtype, and the model is that of the step. `meta`
+    `config` is resolved: it has sizes, labels and dtype, and the model of the step. `meta`
     is the checkpoint's meta item, `step` its step. `vocabulary` is None after training on random
     tokens, or if converted weights had none.
     """
@@ -126,9 +126,8 @@ def training_records(trained: Description) -> dict[str, records.RecordSet]:
 def config_of(meta: Mapping[str, Any], step: int) -> ml_collections.ConfigDict:
     """Returns the resolved config of a checkpoint's meta item, and of its step.
 
-    Its model is that of the phase in which the step was taken. Who reads a model makes no trial of
-    the attention kernels, and perhaps on another TPU than the run, whose "auto" the run itself
-    settled: so it is computed in plain JAX.
+    It has the model of the phase in which the step was taken. An attention of "auto", which a run
+    tries on its own devices, becomes plain JAX: a reader tries no kernels, and may have others.
     """
     config = ml_collections.ConfigDict(config_lib.completed(meta["config"]))
     config = config_lib.in_phase(config, config_lib.phase_at(config, step))

@@ -42,7 +42,7 @@ def _of_source(path: str, later: tuple[str, ...]) -> int | None:
 
 
 def warn_beyond(trained: int | None, length: int, use: str) -> bool:
-    """Warns if more positions are used than were trained; `use` begins the message."""
+    """Warns if more positions are used than were trained; the message starts with `use`."""
     if trained is None or length <= trained:
         return False
     logging.warning(

@@ -27,7 +27,7 @@ def marks(chosen: Sequence[Any]) -> tuple[int, ...]:
 
 
 def faults(chosen: Sequence[Any]) -> Iterator[str]:
-    """Yields what is wrong with config.checkpoint.save_at_words."""
+    """Yields the faults of config.checkpoint.save_at_words."""
     for one in chosen:
         is_number = isinstance(one, int | float) and not isinstance(one, bool)
         if not (one in SCHEDULES if isinstance(one, str) else is_number and one == int(one) >= 1):

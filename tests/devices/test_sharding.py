@@ -203,7 +203,7 @@ def test_recipes_lower_on_their_own_mesh_and_shard_as_declared(recipe, devices, 
     config.model.num_hidden_layers = 2  # the others repeat them
     assert config.mesh.data * config.mesh.tensor == devices
     mesh = sharding.make_mesh(jax.devices()[:devices], **config.mesh)
-    job = jobs.JOBS[config.task].outline(program.resolve(config, "tpu"))
+    job = jobs.JOBS[config.task].abstract(program.resolve(config, "tpu"))
     built = program.build(job, mesh)
     shapes = built.abstract_state
     placed = jax.tree.map(lambda leaf: leaf.sharding, shapes)
@@ -265,7 +265,7 @@ def test_by_default_kernels_and_their_moments_are_split():
     config = program.resolve(importlib.import_module("configs.smoke").get_config(), "cpu")
     config.model.vocab_size, config.mesh.data = 1000, 8
     mesh = sharding.make_mesh(jax.devices()[:8], data=8)
-    built = program.build(jobs.JOBS[config.task].outline(config), mesh)
+    built = program.build(jobs.JOBS[config.task].abstract(config), mesh)
     moments = next(leaf for leaf in built.abstract_state.opt_state if hasattr(leaf, "mu"))
 
     def share(tree):

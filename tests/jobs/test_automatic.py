@@ -49,14 +49,14 @@ def own(directory, **changes):
 def test_length_masks_and_pairs_are_those_of_the_records_and_the_recipe_is_then_without_fault(
     directory,
 ):
-    settled = automatic.settle(own(directory), None)
+    settled = automatic.decided(own(directory), None)
     assert settled.phases.phase1.max_seq_length == 16
     assert (settled.pretraining.masking, settled.pretraining.pair_loss) == ("static", "nsp")
     assert not [name for name, value in config_lib.flatten(settled) if value is None]
     config_faults.validate(settled)
     changed = {"max_predictions_per_seq": 0, "pair_objective": "none", "features": {}}
     with_tokens(directory, 1_000, **changed)
-    settled = automatic.settle(own(directory), None)
+    settled = automatic.decided(own(directory), None)
     assert (settled.pretraining.masking, settled.pretraining.pair_loss) == ("dynamic", "none")
 
 
@@ -71,7 +71,7 @@ def test_length_masks_and_pairs_are_those_of_the_records_and_the_recipe_is_then_
     ],
 )
 def test_the_layers_have_at_most_a_parameter_for_each_token(directory, tokens, layers, width):
-    model = automatic.settle(own(with_tokens(directory, tokens)), None).model
+    model = automatic.decided(own(with_tokens(directory, tokens)), None).model
     assert (model.num_hidden_layers, model.hidden_size) == (layers, width)
     assert model.intermediate_size == 4 * width and model.num_attention_heads == width // 64
     assert layers == 2 or 12 * layers * width**2 <= tokens
@@ -85,7 +85,7 @@ def test_forty_passes_over_the_text_in_batches_that_leave_ten_thousand_steps(dir
         shards = (dataclasses.replace(manifest.shards[0], examples=examples, bytes=2**32),)
         arguments = {"dupe_factor": passes}
         with_tokens(directory, 1_000, shards=shards, arguments=arguments)
-        settled = automatic.settle(own(directory), None)
+        settled = automatic.decided(own(directory), None)
         assert settled.global_batch_size == batch_size
         assert settled.phases.phase1.num_epochs * passes == 40
         steps = 40 / passes * examples / batch_size
@@ -95,23 +95,23 @@ def test_forty_passes_over_the_text_in_batches_that_leave_ten_thousand_steps(dir
 
 def test_an_option_that_is_given_counts_and_others_follow_it(directory):
     given = {"model.hidden_size": 64, "phases.phase1.num_steps": 50}
-    settled = automatic.settle(own(directory, **given), None)
+    settled = automatic.decided(own(directory, **given), None)
     assert settled.model.hidden_size == 64 and settled.model.intermediate_size == 256
     assert settled.phases.phase1.num_steps == 50 and settled.phases.phase1.num_epochs == 0
     assert settled.evaluation.every_steps == 5
     config = recipes.load("smoke")
-    assert automatic.settle(config, None) == config
+    assert automatic.decided(config, None) == config
 
 
 def test_what_records_cannot_decide_is_named(directory):
     config = recipes.load("own")
     with pytest.raises(ValueError, match=r"train_dir is ''.*give --config.data.train_dir=DIR"):
-        automatic.settle(config, None)
+        automatic.decided(config, None)
     recipes.leave_open(config, "optimizer.beta2")
     with pytest.raises(ValueError, match=r"config.optimizer.beta2 has no value; .*hidden_size"):
-        automatic.settle(config, None)
+        automatic.decided(config, None)
     with pytest.raises(ValueError, match="do not say how many tokens .* such as bert_mini"):
-        automatic.settle(own(small_records.write(directory / "more")), None)
+        automatic.decided(own(small_records.write(directory / "more")), None)
 
 
 @pytest.mark.parametrize("recipe", ["patchtst:mini", "tables:mini", "mae:mini"])
@@ -120,7 +120,7 @@ def test_the_length_of_values_is_that_of_the_records(tmp_path, recipe):
     small_values.write(tmp_path / "records", kind, rows=8)
     config = recipes.load(recipe)
     config.data.train_dir = str(tmp_path / "records")
-    settled = automatic.settle(config, None)
+    settled = automatic.decided(config, None)
     assert settled.phases.phase1.max_seq_length == small_values.LENGTHS[kind]
     assert settled.model.max_position_embeddings == small_values.LENGTHS[kind]
     config_faults.validate(settled)
@@ -149,14 +149,14 @@ def test_a_resumed_run_has_the_options_and_the_steps_that_it_began_with(
     config = own(directory, **{"budget.hours": 3 / 3600})
     again = json.loads(train.prepare(config, tmp_path / "run").config.to_json())
     assert again["model"] == before["model"] and again["phases"] == before["phases"]
-    assert automatic.settle(config, None).model.hidden_size == 768
+    assert automatic.decided(config, None).model.hidden_size == 768
 
 
 def test_another_recipe_takes_no_lengths_of_phases_that_it_lacks():
     saved = recipes.load("bert_base").to_dict()  # phase1 and phase2
     other = recipes.load("babylm:mini")
     other.budget.extend_to = 2_000_000
-    settled = automatic.settle(other, saved)  # what differs is listed by the resume
+    settled = automatic.decided(other, saved)  # what differs is listed by the resume
     assert settled.phases.phase1.num_steps == saved["phases"]["phase1"]["num_steps"]
 
 

@@ -264,9 +264,9 @@ def test_the_outline_has_the_shapes_of_a_job_and_reads_nothing():
     config.task = "finetuning"
     config.finetuning.max_seq_length = 64
     with pytest.raises(ValueError, match="config.model.vocab_size is 0"):
-        finetuning.outline(config)
+        finetuning.abstract(config)
     config.model.vocab_size, config.model.dtype = 100, "float32"
-    job = finetuning.outline(config)
+    job = finetuning.abstract(config)
     assert job.task.num_labels == 2 and not job.evaluation.sets and job.evaluation.test_sets == ()
     assert job.data.abstract_batch(job.phases[0])["input_ids"].shape == (256, 64)
     with pytest.raises(ValueError, match="outline of a job; it has no data"):

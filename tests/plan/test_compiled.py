@@ -27,7 +27,7 @@ def small_program(devices=8, **changes):
     config = smoke.get_config()
     config.update_from_flattened_dict(changes)
     mesh = sharding.make_mesh(jax.devices()[:devices], data=-1, tensor=config.mesh.tensor)
-    job = jobs.JOBS[config.task].outline(program.resolve(config, "cpu"))
+    job = jobs.JOBS[config.task].abstract(program.resolve(config, "cpu"))
     return program.build(job, mesh)
 
 

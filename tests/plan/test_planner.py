@@ -115,7 +115,7 @@ def test_a_plan_of_values_has_the_batches_of_a_run_with_records_and_without(kind
     shapes = run.data.abstract_batch(phase)
     assert {"values", "hidden"} <= shapes.keys()
     for given in (config, without):
-        outline = jobs.JOBS["pretraining"].outline(given)
+        outline = jobs.JOBS["pretraining"].abstract(given)
         assert outline.config.model == run.config.model
         planned = outline.data.abstract_batch(phase)
         by_records = {"labels", "observed"}  # those of the run have labels, and may lack the other

@@ -123,7 +123,7 @@ def test_a_batch_that_has_no_whole_number_of_each_kind_is_refused():
     config.phases.phase1.global_batch_size = 24
     mesh = sharding.make_mesh(jax.devices()[:1], data=1)
     with pytest.raises(ValueError, match=r"is 24; it must be a multiple of 10 .*: 20 or 30"):
-        program.build(jobs.JOBS[config.task].outline(config), mesh)
+        program.build(jobs.JOBS[config.task].abstract(config), mesh)
 
 
 def test_options_of_hybrid_rows_are_refused_where_nothing_reads_them():

@@ -112,7 +112,7 @@ def test_a_batch_that_has_no_whole_number_of_each_kind_is_refused():
     config.phases.phase1.global_batch_size = 16
     mesh = sharding.make_mesh(jax.devices()[:1], data=1)
     with pytest.raises(ValueError, match=r"is 16; it must be a multiple of 3 .*: 15 or 18"):
-        program.build(jobs.JOBS[config.task].outline(config), mesh)
+        program.build(jobs.JOBS[config.task].abstract(config), mesh)
 
 
 def test_options_that_do_not_go_together_are_named():

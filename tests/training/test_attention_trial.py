@@ -23,7 +23,7 @@ def job_of(**changes):
     )  # fmt: skip
     config.data.source = "synthetic"
     config.phases.phase1.update(max_seq_length=128, num_steps=1)
-    return jobs.JOBS[config.task].outline(config)
+    return jobs.JOBS[config.task].abstract(config)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_the_trial_turns_queries_and_keys_as_the_layers_do(kernels, mesh, monkey
 def test_what_is_tried_are_all_lengths_encoders_and_windows_of_the_run_once():
     config = jobs.unfrozen(job_of(window=20, global_every=2).config)
     config.data.length_buckets = True
-    job = jobs.JOBS["pretraining"].outline(config)
+    job = jobs.JOBS["pretraining"].abstract(config)
     small = dataclasses.replace(job.task.encoder, hidden_size=32, num_attention_heads=1, window=0)
     plain = dataclasses.replace(small, attention="xla", hidden_size=64)
     inner = dataclasses.replace(job.task, encoder=plain)
@@ -95,7 +95,7 @@ def test_the_rotary_bases_of_all_phases_are_tried():
     with config.phases.unlocked():
         config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
     config.phases.phase2.rotary_base = 500.0
-    job = jobs.JOBS["pretraining"].outline(config)
+    job = jobs.JOBS["pretraining"].abstract(config)
     tried = {rows.kernel[4:6] for rows in attention_trial._all_rows(job, "tpu")}
     assert tried == {(None, 10_000.0), (20, 10_000.0), (None, 500.0)}
 

@@ -176,7 +176,7 @@ def test_a_plan_knows_the_teacher_without_reading_it(root, monkeypatch):
     monkeypatch.setattr(formats, "read", None)
     config = program.resolve(make_config(root), "cpu")
     config.model.vocab_size = 95
-    job = jobs.JOBS["pretraining"].outline(config)
+    job = jobs.JOBS["pretraining"].abstract(config)
     plain = dataclasses.replace(job, task=job.task.student)
     assert jobs.train_flops(job, job.phases[0]) > jobs.train_flops(plain, job.phases[0])
     made = program.build(job, sharding.make_mesh(jax.devices()[:1], data=1, tensor=1))

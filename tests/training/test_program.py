@@ -44,7 +44,7 @@ def built(config, platform="cpu", devices=1):
     mesh = sharding.make_mesh(
         jax.devices()[:count], data=config.mesh.data, tensor=config.mesh.tensor
     )
-    job = jobs.JOBS[config.task].outline(program.resolve(config, platform))
+    job = jobs.JOBS[config.task].abstract(program.resolve(config, platform))
     return program.build(job, mesh)
 
 
@@ -112,7 +112,7 @@ def test_a_share_of_warm_up_is_rounded_down_as_in_the_released_code():
     config.model.update(vocab_size=1000, dtype="float32")
     for steps, warmup_steps in ((19, 1), (20, 2), (9, 0), (234, 23)):
         config.phases.phase1.num_steps = steps
-        made = program.schedule_options(finetuning.outline(config))
+        made = program.schedule_options(finetuning.abstract(config))
         assert (made.warmup_steps, made.total_steps) == (warmup_steps, steps)
 
 
@@ -122,7 +122,7 @@ def test_tokens_of_warm_up_and_decay_are_the_first_and_the_last_of_the_run():
     phase = config.phases.phase1
     tokens = config.global_batch_size * phase.max_seq_length
     config.schedule.update(warmup_tokens=7 * tokens, decay_tokens=20 * tokens - 1)
-    found = program.schedule_options(pretraining.outline(program.resolve(config, "cpu")))
+    found = program.schedule_options(pretraining.abstract(program.resolve(config, "cpu")))
     assert (found.warmup_steps, found.decay_steps) == (7, 20)
     assert (found.total_steps, found.end_share) == (phase.num_steps, 0.1)
 
@@ -134,7 +134,7 @@ def test_tokens_of_warm_up_and_decay_are_the_first_and_the_last_of_the_run():
 def test_the_rate_of_long_texts_is_a_share_of_that_of_short_ones(name, short, long):
     config = recipe(name)
     config.model.vocab_size = 1000
-    job = pretraining.outline(program.resolve(config, "cpu"))
+    job = pretraining.abstract(program.resolve(config, "cpu"))
     options = program.schedule_options(job)
     rate = schedules.make_schedule(options)
     if long is None:
@@ -189,7 +189,7 @@ def test_the_program_of_another_job_has_its_phases_too():
     config = of_bases(0.0, 500.0)
     made = built(config)
     config.seed = 7
-    job = jobs.JOBS[config.task].outline(program.resolve(config, "cpu"))
+    job = jobs.JOBS[config.task].abstract(program.resolve(config, "cpu"))
     again = program.for_job(made, job)
     other, before = (each.in_phase(job.phases[1]) for each in (again, made))
     assert other.train_step is before.train_step and other.config.seed == 7

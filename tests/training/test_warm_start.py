@@ -264,7 +264,7 @@ def test_a_run_begins_with_the_rotary_bases_of_its_first_phase(tmp_path, monkeyp
     )  # fmt: skip
     config.phases.phase1.update(num_steps=1, max_seq_length=16, rotary_base=500.0)
     config.init_from = "weights"
-    job = jobs.JOBS["pretraining"].outline(config)
+    job = jobs.JOBS["pretraining"].abstract(config)
     targets = []
     monkeypatch.setattr(warm_start, "read", lambda path, target: targets.append(target))
     monkeypatch.setattr(warm_start, "_warn_of_untrained_positions", lambda path, length: None)

@@ -1,4 +1,4 @@
-"""Where a run's scalars go: one table of writers, and how those of a run are opened.
+"""The writers of a run's scalars: a table of them, and how a run opens its own.
 
 A writer has three methods (`base.Writer`) and a row in `WRITERS`, which `config.writers` names.
 Values and steps belong to the loop; the progress line and curves.png to `training.writers`.
@@ -10,6 +10,7 @@ import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 
+from bertjax.options import faults as faults_lib
 from bertjax.training.run_writers import base, files, mlflow_runs, sent_scalars, wandb_runs
 
 JSON_LINES = "json_lines"
@@ -19,7 +20,7 @@ JSON_LINES = "json_lines"
 class WriterKind:
     """A row of WRITERS.
 
-    `open` begins or continues the writing of a run; it raises a ValueError that says what to do.
+    `open` starts or continues the writing of a run; its ValueError says what to do.
     `forgets` says whether the writer drops the scalars after the step that a run resumes from; one
     that does not is sent no scalar twice. `package` must be installed, `extra` is the extra of
     setup.py that brings it; both are "" for packages that bertjax requires.
@@ -40,11 +41,11 @@ WRITERS: dict[str, WriterKind] = {
 
 
 def faults(names: Sequence[str]) -> Iterator[str]:
-    """Yields what is wrong with `config.writers`: unknown names, packages that are missing."""
+    """Yields the faults of `config.writers`: unknown names, packages that are missing."""
     for name in names:
         kind = WRITERS.get(name)
         if kind is None:
-            yield f"config.writers names {name!r}; known are {', '.join(WRITERS)}"
+            yield str(faults_lib.unknown("a name in config.writers", name, WRITERS))
         elif kind.package and importlib.util.find_spec(kind.package) is None:
             how = f"pip install 'bertjax[{kind.extra}]'" if kind.extra else "install it"
             yield (

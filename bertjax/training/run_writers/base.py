@@ -38,7 +38,7 @@ class Writer(Protocol):
         ...
 
     def picture(self, path: Path) -> None:
-        """Takes a PNG that was drawn, or drawn anew under its name; what is buffered goes out."""
+        """Takes a PNG that was drawn, or drawn anew under its name; flushes the buffers."""
         ...
 
     def close(self, outcome: Outcome) -> None:

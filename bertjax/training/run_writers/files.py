@@ -53,7 +53,7 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Events of TensorBoard, which drops those of steps that a resumed run takes again."""
+    """Events of TensorBoard, which drops the events of steps that a resumed run takes again."""
 
     def __init__(self, run: base.Run):
         # The events of an earlier run are dropped from purge_step on, that step included. The

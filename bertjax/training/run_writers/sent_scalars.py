@@ -67,7 +67,7 @@ def _read(path: epath.Path) -> SentScalars:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged ({error}); it says which run of W&B or MLflow this is. Remove it "
-            "to begin another one there"
+            "to start another one there"
         ) from error
 
 
