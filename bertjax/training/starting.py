@@ -33,13 +33,13 @@ from bertjax.training import (
     warm_start,
     writers,
 )
-from bertjax.training.run_writers import sent_scalars
+from bertjax.training.run_writers import base as writer_base
 from bertjax.workdirs import checkpoint, ownership, reader, scalars, word_marks
 
 # The names that a run writes in its workdir, where no other files may have them.
 WRITTEN = (
     *(reader.CONFIG_FILE, reader.VOCABULARY_DIRECTORY, reader.TRAINING_DATA_DIRECTORY),
-    *(scalars.FILE, sent_scalars.FILE, writers.CURVES_FILE, evaluation.PREDICTIONS_DIRECTORY),
+    *(scalars.FILE, writer_base.SENT_FILE, writers.CURVES_FILE, evaluation.PREDICTIONS_DIRECTORY),
     evaluation.PREDICTIONS_DRAFT,
     *(checkpoint.DIRECTORY, checkpoint.UNREADABLE_DIRECTORY),
 )

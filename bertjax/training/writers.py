@@ -23,7 +23,7 @@ from matplotlib import colormaps, figure
 from bertjax.data import progress
 from bertjax.files import atomic
 from bertjax.training import preemption, run_writers
-from bertjax.training.run_writers import base, files, sent_scalars
+from bertjax.training.run_writers import base, files
 from bertjax.workdirs import scalars
 
 CURVES_FILE = "curves.png"
@@ -119,8 +119,8 @@ class RunWriter:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._metrics = self._directory / scalars.FILE
         sent = None
-        if services := run_writers.services(kinds):
-            sent = sent_scalars.update(workdir, services, scalars.read(self._metrics))
+        if services := run_writers.keeping(kinds):
+            sent = base.update_sent(workdir, services, scalars.read(self._metrics))
         run = base.Run(
             name="/".join(epath.Path(workdir).absolute().parts[-2:]),
             identity=sent.identity if sent else "",

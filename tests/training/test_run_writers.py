@@ -11,7 +11,7 @@ import pytest
 
 from bertjax import config as config_lib
 from bertjax.training import config_faults, preemption, run_writers, writers
-from bertjax.training.run_writers import mlflow_runs
+from bertjax.training.run_writers import services
 
 pytestmark = pytest.mark.usefixtures("quick_runs")  # which draw no curves
 ROOT = pathlib.Path(__file__).parents[2]
@@ -164,7 +164,7 @@ def test_a_disk_that_takes_a_line_in_parts_loses_none_and_a_full_one_leaves_whol
     ],
 )
 def test_passwords_of_addresses_are_not_printed(address, shown):
-    printed = mlflow_runs.without_password(address)
+    printed = services.without_password(address)
     assert shown in printed and not re.search("pa@ss|u:p|token@", printed)
 
 

@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from bertjax.files import directories
-from bertjax.training.run_writers import sent_scalars
+from bertjax.training.run_writers import base as writer_base
 from bertjax.workdirs import ownership, scalars
 
 HOLDING = """
 import sys
-from bertjax.training.run_writers import sent_scalars
+from bertjax.training.run_writers import base as writer_base
 from bertjax.workdirs import ownership, scalars
 with ownership.Ownership(sys.argv[1]):
     print("has it", flush=True)
@@ -106,7 +106,7 @@ def test_a_pipe_in_the_place_of_a_file_of_ours_is_refused_and_not_waited_for(tmp
         (ownership.FILE, lambda: ownership.others_file(tmp_path)),
         (directories.LOCK_FILE, lock),
         (scalars.FILE, lambda: scalars.read(tmp_path / scalars.FILE)),
-        (sent_scalars.FILE, lambda: sent_scalars.update(tmp_path, [], [])),
+        (writer_base.SENT_FILE, lambda: writer_base.update_sent(tmp_path, [], [])),
     ):
         os.mkfifo(tmp_path / name)
         with pytest.raises(ValueError, match=f"{name} is a named pipe; it must be a file"):

@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 
 from bertjax.options import faults as faults_lib
-from bertjax.training.run_writers import base, files, mlflow_runs, sent_scalars, wandb_runs
+from bertjax.training.run_writers import base, files, services
 
 JSON_LINES = "json_lines"
 
@@ -35,8 +35,8 @@ class WriterKind:
 WRITERS: dict[str, WriterKind] = {
     JSON_LINES: WriterKind(files.JsonLines, forgets=True),
     "tensorboard": WriterKind(files.TensorBoard, forgets=True),
-    "wandb": WriterKind(wandb_runs.WeightsAndBiases, package="wandb", extra="wandb"),
-    "mlflow": WriterKind(mlflow_runs.MLflow, package="mlflow", extra="mlflow"),
+    "wandb": WriterKind(services.WeightsAndBiases, package="wandb", extra="wandb"),
+    "mlflow": WriterKind(services.MLflow, package="mlflow", extra="mlflow"),
 }
 
 
@@ -55,7 +55,7 @@ def faults(names: Sequence[str]) -> Iterator[str]:
 
 
 def open_all(
-    names: Sequence[str], run: base.Run, sent: sent_scalars.SentScalars | None
+    names: Sequence[str], run: base.Run, sent: base.SentScalars | None
 ) -> list[base.Writer]:
     """Returns the writers of a run; the first is always the one of metrics.jsonl.
 
@@ -66,7 +66,7 @@ def open_all(
         for name in dict.fromkeys((JSON_LINES, *names)):
             writer = WRITERS[name].open(run)
             if sent is not None and not WRITERS[name].forgets:
-                writer = sent_scalars.UnsentScalars(writer, sent.last_steps[name])
+                writer = base.UnsentScalars(writer, sent.last_steps[name])
             opened.append(writer)
     except BaseException:
         for writer in opened:
@@ -75,6 +75,6 @@ def open_all(
     return opened
 
 
-def services(names: Sequence[str]) -> list[str]:
+def keeping(names: Sequence[str]) -> list[str]:
     """Returns the names of the writers that keep all scalars that were ever sent."""
     return [name for name in names if not WRITERS[name].forgets]

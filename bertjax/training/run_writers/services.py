@@ -1,6 +1,7 @@
-"""Scalars of a run in MLflow, on a server or in a store of this machine.
+"""Scalars of a run at services that keep them: Weights & Biases and MLflow.
 
-MLflow's own variables choose the destination: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME.
+Their own variables choose the destination: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE and WANDB_DIR
+(offline for `wandb sync`), MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME.
 """
 
 from __future__ import annotations
@@ -18,6 +19,51 @@ from typing import Any
 from absl import logging
 
 from bertjax.training.run_writers import base
+
+PROJECT = "bertjax"  # without WANDB_PROJECT
+
+# W&B shows a run as crashed or failed where it is not 0.
+_EXIT_CODES: dict[base.Outcome, int] = {"finished": 0, "stopped": 75, "failed": 1}
+
+
+class WeightsAndBiases:
+    """A run of W&B, with the run's identity as its id: a resumed run goes on with it."""
+
+    def __init__(self, run: base.Run):
+        import wandb
+        import wandb.errors
+
+        self._wandb: Any = wandb
+        try:
+            self._run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT") or PROJECT,
+                id=run.identity,
+                name=run.name,
+                config={**run.config},
+                dir=os.environ.get("WANDB_DIR") or str(run.directory),
+                resume="allow",
+                allow_val_change=True,
+            )
+        except wandb.errors.Error as error:
+            raise ValueError(
+                f"W&B cannot be written to ({error}). `wandb login`, or set WANDB_MODE=offline, or "
+                "leave 'wandb' out of config.writers"
+            ) from error
+        # By W&B's own count a resumed run could not add to a step that it has begun to tell.
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log({"step": step, **values})
+
+    def picture(self, path: Path) -> None:
+        self._run.log({path.stem: self._wandb.Image(str(path))})
+
+    def close(self, outcome: base.Outcome) -> None:
+        if outcome == "stopped":
+            self._run.mark_preempting()
+        self._run.finish(exit_code=_EXIT_CODES[outcome])
+
 
 EXPERIMENT = "bertjax"  # without MLFLOW_EXPERIMENT_NAME
 IDENTITY_TAG = "bertjax.identity"
@@ -51,14 +97,6 @@ def _first_line(error: Exception) -> str:
     return without_password((str(error).splitlines() or [""])[0])
 
 
-def _package() -> Any:
-    import mlflow
-    import mlflow.entities
-    import mlflow.exceptions
-
-    return mlflow
-
-
 class MLflow:
     """A run of MLflow; a tag with the run's identity finds it again.
 
@@ -67,7 +105,11 @@ class MLflow:
     """
 
     def __init__(self, run: base.Run):
-        mlflow = self._mlflow = _package()
+        import mlflow
+        import mlflow.entities
+        import mlflow.exceptions
+
+        self._mlflow: Any = mlflow
         self._unsent: list[Any] = []
         self._names: dict[str, str] = {}
         try:
