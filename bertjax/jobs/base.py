@@ -8,21 +8,20 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import ml_collections
 import numpy as np
-from etils import epath
 
 from bertjax.data import contents, mixtures
-from bertjax.jobs import teachers
+from bertjax.finetuning import base as kinds
+from bertjax.jobs import minimal_pairs, teachers
 from bertjax.jobs.lengths import Phase
 from bertjax.tasks import base as tasks
 from bertjax.tokenization import tokenizer
 
 Batches = Iterator[dict[str, np.ndarray]]
-Outputs = Mapping[str, np.ndarray]
 
 MEAN = "mean"  # the set of the mean scores of others
 
@@ -93,46 +92,6 @@ class Data(abc.ABC):
         """Returns the hashes (JSON) by which a resumed run recognizes its data."""
 
 
-class Scorer(Protocol):
-    """The scores of a task's predictions for a set, and the files that its users expect."""
-
-    def scores(self, name: str, outputs: Outputs) -> dict[str, float]:
-        """Returns the scores of the predictions for an evaluation set.
-
-        `outputs` are the task's predictions, a row for each example in the order of the set; rows
-        of tokens are padded to the longest.
-        """
-        ...
-
-    def scores_with(
-        self, name: str, outputs: Outputs, tuned: Mapping[str, float]
-    ) -> dict[str, float]:
-        """Returns the scores of an evaluation set by the numbers that another set has tuned."""
-        ...
-
-    def majority(self, name: str) -> tuple[str, dict[str, float]] | None:
-        """Returns the most frequent answer to a set, and the scores of always giving it."""
-        ...
-
-    def only_answer(self, name: str, outputs: Outputs, scores: Mapping[str, float]) -> str | None:
-        """Returns the answer that is predicted for every example, None if there are several."""
-        ...
-
-    def write_predictions(
-        self, name: str, outputs: Outputs, directory: epath.Path, tuned: Mapping[str, float]
-    ) -> None:
-        """Writes the predictions for a set, with the tuned scores, into an existing directory."""
-        ...
-
-
-class AnswerScorer(Protocol):
-    """The scores of predictions for a set without losses."""
-
-    def scores(self, outputs: Outputs) -> dict[str, float]:
-        """Returns the scores of the task's predictions, a row for each example in order."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """The evaluation of a run: the sets, the scores, and when.
@@ -155,10 +114,10 @@ class Evaluation:
     test_sets: tuple[str, ...] = ()
     max_batches: int = 0
     is_saved: bool = False
-    scorer: Scorer | None = None
+    scorer: kinds.Scorer | None = None
     chance: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     tokens_per_byte: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    answered: Mapping[str, AnswerScorer] = dataclasses.field(default_factory=dict)
+    answered: Mapping[str, minimal_pairs.PairSet] = dataclasses.field(default_factory=dict)
     tunes: tuple[str, ...] = ()
     averaged: tuple[str, ...] = ()
     best_set: str = ""
