@@ -444,7 +444,7 @@ def test_a_run_is_extended_or_decays_early_as_if_it_had_been_that_long(root, tmp
     run, short = trained(decaying_config(root, 12), tmp_path / "short")
     _, long = trained(decaying_config(root, 16), tmp_path / "long", like=run)
     extended = decaying_config(root, 12, **{"budget.extend_to": 16})
-    with pytest.raises(ValueError, match="extend_to is 16; it is for a run that has begun"):
+    with pytest.raises(ValueError, match="config.budget.extend_to is 16"):
         train.train(extended, tmp_path / "none")
     copy_checkpoint(7, tmp_path / "short", tmp_path / "on")
     assert_same_bits(long, train.train(extended, tmp_path / "on"))

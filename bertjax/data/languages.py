@@ -1,4 +1,4 @@
-"""The language of texts for a model with an embedding of each: its number, and that in a batch.
+"""The language of texts for a model with an embedding of each: its number, alone and in a batch.
 
 Names are those of config.data.languages. The language of a row of records is that of its shard.
 """
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bertjax.data import records
+from bertjax.options import faults
 
 
 def names_of(embeddings: int, named: Sequence[str]) -> tuple[str, ...]:
@@ -30,11 +31,11 @@ def number_of(name: str, known: Sequence[str], option: str) -> int | None:
     given = f"{option} is {name!r}" if name else f"{option} is not given"
     if known:
         raise ValueError(
-            f"{given}, but the model has an embedding of each language: give that of the texts, "
-            f"one of {', '.join(known)}"
+            f"{given}, but the model has an embedding of each language: give the language of the "
+            f"texts, one of {', '.join(known)}"
         )
     if name:
-        raise ValueError(f"{given}, but the model has no embeddings of languages: leave it out")
+        raise faults.unread(option, name, "the model has no embeddings of languages", "")
     return None
 
 

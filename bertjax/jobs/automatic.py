@@ -15,6 +15,7 @@ from absl import logging
 
 from bertjax import config as config_lib
 from bertjax.data import records
+from bertjax.options import faults as faults_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,10 +147,8 @@ def decided(
     config = config.copy_and_resolve_references()
     if saved is None:
         if config.budget.extend_to:
-            raise ValueError(
-                f"config.budget.extend_to is {config.budget.extend_to}; it is for a run that has "
-                "begun, and the workdir has none: give the length of phases instead"
-            )
+            why = "the workdir has no run to extend (the phases have the length of a new one)"
+            raise faults_lib.unread("config.budget.extend_to", config.budget.extend_to, why, 0)
         chosen = _choose(config, options, names) if names else {}
     else:
         before = dict(config_lib.flatten(saved))
@@ -174,10 +173,8 @@ def _stored_lengths(config: ml_collections.ConfigDict, saved: Mapping[str, Any])
         *before, last = config_lib.phase_names(ml_collections.ConfigDict(saved))
         steps = extend_to - sum(saved["phases"][name]["num_steps"] for name in before)
         if steps < 1:
-            raise ValueError(
-                f"config.budget.extend_to is {extend_to}; the last phase, {last}, begins at step "
-                f"{extend_to - steps}: give a later one"
-            )
+            must = f"after step {extend_to - steps}, where the last phase, {last}, starts"
+            raise faults_lib.wrong("config.budget.extend_to", extend_to, must)
         values = zip(LENGTHS, (steps, 0.0, 0), strict=True)
         if last in phases:  # else another recipe was given, which is refused with all differences
             lengths |= {f"phases.{last}.{it}": value for it, value in values}

@@ -97,10 +97,8 @@ def _read_teacher(
     if not config.distillation.teacher:
         return None
     if vocabulary is None:
-        raise ValueError(
-            f"config.distillation.teacher is {config.distillation.teacher!r}; only a model that "
-            "reads tokens can have a teacher: leave it out"
-        )
+        why = "only a model that reads tokens can have a teacher"
+        raise faults_lib.unread("config.distillation.teacher", config.distillation.teacher, why, "")
     task = _teacher_task(config)
     return teachers.read(
         config,
@@ -325,9 +323,7 @@ def evaluating(trained: reader.Workdir, data: str, language: str = "") -> base.J
         )
     vocabulary = trained.vocabulary if kind.length else trained.needed_vocabulary()
     if language and evaluation_files.are_named(data):
-        raise ValueError(
-            f"--language is {language!r}, but --data names each file itself: leave --language out"
-        )
+        raise faults_lib.unread("--language", language, "--data names each file itself", "")
     config.finetuning.language = language or config.finetuning.language
     scorer = _scorer_of(data, kind, config.finetuning, vocabulary)
     for name in scorer.reader.evaluation_sets:
@@ -523,10 +519,9 @@ def _take_projections(
     theirs = _rows_of(vectors.projections) if vectors else ()
     given = _rows_of(sentence_vectors.projections_of(options.projections))
     if theirs and given not in ((), theirs):
-        raise ValueError(
-            f"config.finetuning.projections is {options.projections!r}; {source} has {theirs!r}: "
-            "leave it out"
-        )
+        must = f"{theirs!r}, as in {source}"
+        option = "config.finetuning.projections"
+        raise faults_lib.wrong(option, options.projections, must, "leave it out")
     options.projections = theirs or given
 
 
@@ -537,10 +532,9 @@ def abstract(config: ml_collections.ConfigDict) -> base.Job:
     """
     config = base.unfrozen(config)
     if not config.model.vocab_size and config.model.embeddings in encoder_config.OF_TOKENS:
-        raise ValueError(
-            "config.model.vocab_size is 0; without reading config.init_from it must be given: "
-            "--config.model.vocab_size=ENTRIES"
-        )
+        must = "given, as config.init_from is not read"
+        step = "--config.model.vocab_size=ENTRIES"
+        raise faults_lib.wrong("config.model.vocab_size", config.model.vocab_size, must, step)
     _check_length(config)
     config.finetuning.labels = tuple(config.finetuning.labels) or ("0", "1")
     config.phases.phase1.max_seq_length = config.finetuning.max_seq_length
@@ -552,10 +546,8 @@ def abstract(config: ml_collections.ConfigDict) -> base.Job:
 def _check_length(config: ml_collections.ConfigDict) -> None:
     longest, length = config.model.max_position_embeddings, config.finetuning.max_seq_length
     if length > longest:
-        raise ValueError(
-            f"config.finetuning.max_seq_length is {length}; the model reads at most {longest} "
-            f"positions: --config.finetuning.max_seq_length={longest} or less"
-        )
+        must = f"at most {longest}, the number of positions of the model"
+        raise faults_lib.wrong("config.finetuning.max_seq_length", length, must)
 
 
 def _check_order(config: ml_collections.ConfigDict) -> None:

@@ -21,6 +21,7 @@ from bertjax.data import (
 from bertjax.jobs import base, held_out, lengths, minimal_pairs, teachers
 from bertjax.jobs.pretraining_data import HELD_OUT, PAIRS, PretrainingData
 from bertjax.models import encoder, encoder_config
+from bertjax.options import faults as faults_lib
 from bertjax.tasks import distillation, pretraining
 from bertjax.tokenization import tokenizer
 from bertjax.workdirs import checkpoint, reader, trained_positions
@@ -44,11 +45,8 @@ def pretraining_task(
 def _teacher_task(config: ml_collections.ConfigDict) -> pretraining.Pretraining:
     """Returns the teacher's task: masked tokens, at the teacher's sizes."""
     if type(pretraining_task(config)) is not pretraining.Pretraining:
-        raise ValueError(
-            f"config.pretraining.objective is {config.pretraining.objective!r}, but "
-            f"config.distillation.teacher is {config.distillation.teacher}: a teacher of masked "
-            "tokens teaches with 'masked_tokens' alone"
-        )
+        must = "'masked_tokens' with config.distillation.teacher"
+        raise faults_lib.wrong("config.pretraining.objective", config.pretraining.objective, must)
     return pretraining.Pretraining(teachers.sizes_of(config), pair_loss="none")
 
 
@@ -174,10 +172,8 @@ def _open_pairs(
         return None
     task = pretraining_task(config)
     if not isinstance(task, tasks.base.ScoresSentences):
-        raise ValueError(
-            f"config.evaluation.pairs_file is {options.pairs_file!r}, but the objective "
-            f"{config.pretraining.objective!r} gives sentences no score: leave it empty"
-        )
+        why = f"the objective {config.pretraining.objective!r} gives sentences no score"
+        raise faults_lib.unread("config.evaluation.pairs_file", options.pairs_file, why, "")
     known = languages.names_of(config.model.language_embeddings, config.data.languages)
     return minimal_pairs.PairSet(
         options.pairs_file,
@@ -244,10 +240,8 @@ def evaluating(trained: reader.Description, data: str, language: str = "") -> ba
     On records without pairs there is no pair loss.
     """
     if language:
-        raise ValueError(
-            f"--language is {language!r}, but the records in {data} name the language of each row "
-            "where they have one: leave it out"
-        )
+        why = f"the records in {data} name the language of each row where they have one"
+        raise faults_lib.unread("--language", language, why, "")
     config = trained.config
     pair_loss = config.pretraining.pair_loss
     if pair_loss != "none" and records.Manifest.load(epath.Path(data)).pair_objective == "none":
@@ -445,8 +439,7 @@ def _resolve_languages(
         )
     if len(known) > size:
         faults.append(f"config.model.language_embeddings is {size}, for {len(known)} languages")
-    if faults:
-        raise ValueError("the model reads languages, but " + "; ".join(faults))
+    faults_lib.check("the model reads languages, but its records do not fit", faults)
 
 
 def _resolve_values(
@@ -463,10 +456,8 @@ def _resolve_values(
     for name, value in found.items():
         given = config.model[name]
         if given and given != value:
-            raise ValueError(
-                f"config.model.{name} is {given}, but the records in {directory} have {value}: "
-                "leave it out"
-            )
+            must = f"{value}, as in the records in {directory}"
+            raise faults_lib.wrong(f"config.model.{name}", given, must, "leave it out")
         config.model[name] = value
 
 
@@ -476,10 +467,8 @@ def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.R
     entries = record_set.manifest.tokenizer["vocab_size"]
     if config.model.vocab_size and config.model.vocab_size < entries:
         # Too small a table would be read out of bounds, silently: on TPU and GPU a NaN later on.
-        raise ValueError(
-            f"config.model.vocab_size is {config.model.vocab_size}, but the vocabulary of "
-            f"{record_set.directory} has {entries} entries: set it to 0 (all of them) or more"
-        )
+        must = f"0, or at least the {entries} entries of the vocabulary of {record_set.directory}"
+        raise faults_lib.wrong("config.model.vocab_size", config.model.vocab_size, must)
     config.model.vocab_size = config.model.vocab_size or entries
     if config.model.vocab_size > MUCH_LARGER * entries:
         logging.warning(
@@ -497,8 +486,6 @@ def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.R
 def _resolve_mask_id(config: ml_collections.ConfigDict, record_set: records.RecordSet) -> None:
     mask_id = tokenizer.load(record_set.directory).mask_id
     if config.model.mask_id not in (-1, mask_id):
-        raise ValueError(
-            f"config.model.mask_id is {config.model.mask_id}, but the mask of the vocabulary in "
-            f"{record_set.directory} has the id {mask_id}: set it to -1 (the id in the records)"
-        )
+        must = f"-1, or {mask_id} as in the vocabulary of {record_set.directory}"
+        raise faults_lib.wrong("config.model.mask_id", config.model.mask_id, must)
     config.model.mask_id = mask_id

@@ -26,6 +26,7 @@ from bertjax.data import (
 )
 from bertjax.jobs import base, lengths, minimal_pairs
 from bertjax.models import encoder_config
+from bertjax.options import faults as faults_lib
 from bertjax.tokenization import tokenizer
 
 HELD_OUT, PAIRS = "heldout", "pairs"
@@ -103,7 +104,8 @@ class PretrainingData(base.Data):
             return self.pairs.batches(batch_size=batch_size, rows=rows)
         record_set = self.evaluation_sets.get(name)
         if record_set is None:
-            raise ValueError("config.data.eval_dir is empty; there is nothing to evaluate on")
+            must = "a directory of records to evaluate on"
+            raise faults_lib.wrong("config.data.eval_dir", self.config.data.eval_dir, must)
         batches = record_batches(
             record_set,
             self.config.pretraining,

@@ -302,10 +302,8 @@ def resolve(
 def check_attention(config: ml_collections.ConfigDict, device_kind: str) -> None:
     """Raises a ValueError if the attention kernel cannot be compiled for this kind of device."""
     if config.model.attention == "pallas" and device_kind in TOO_OLD_FOR_KERNELS:
-        raise ValueError(
-            f"config.model.attention is 'pallas', whose kernel needs a TPU v4 or a newer one; the "
-            f"devices are {device_kind}: set it to 'xla'"
-        )
+        must = f"'xla' on {device_kind}, since the kernel needs a TPU v4 or a newer one"
+        raise faults_lib.wrong("config.model.attention", config.model.attention, must)
 
 
 def check_batch_sizes(job: jobs.Job, mesh: Mesh) -> None:

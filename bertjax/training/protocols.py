@@ -13,6 +13,7 @@ import ml_collections
 
 from bertjax import config as config_lib
 from bertjax import recipes
+from bertjax.options import faults as faults_lib
 
 DATASET = "glue"
 # Options that may be given lower than the protocol has them.
@@ -110,15 +111,11 @@ def applied(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
         return config
     protocol, task = PROTOCOLS[name], config.finetuning.name
     if config.task != "finetuning" or config.finetuning.dataset != DATASET:
-        raise ValueError(
-            f"config.finetuning.protocol is {name!r}, which is for tasks of GLUE "
-            "(--config=configs/glue.py:rte): leave it empty"
-        )
+        why = "it is for tasks of GLUE (--config=configs/glue.py:rte)"
+        raise faults_lib.unread("config.finetuning.protocol", name, why, "")
     if protocol.tasks and task not in protocol.tasks:
-        raise ValueError(
-            f"config.finetuning.name is {task!r}; the protocol {name!r} is for "
-            f"{', '.join(protocol.tasks)}"
-        )
+        must = f"one of {', '.join(protocol.tasks)} with the protocol {name!r}"
+        raise faults_lib.wrong("config.finetuning.name", task, must)
     options = {**protocol.options, **protocol.of_task.get(task, {})}
     given = dict(config_lib.flatten(config))
     usual = [dict(config_lib.flatten(it)) for it in (config_lib.default_config(), _recipe())]

@@ -401,7 +401,7 @@ def test_dense_layers_of_the_weights_are_those_of_the_job_unless_it_has_others(t
         assert set(jax.tree.leaves(rates["projections"])) == {1.0}
         config.finetuning.projections = ((9, "tanh", True),)
         with pytest.raises(
-            ValueError, match=r"projections is .*; .* has \(\(8, 'gelu', False\),\)"
+            ValueError, match=r"projections is .*; it must be \(\(8, 'gelu', False\),\)"
         ):
             finetuning.open_job(config)
     config = small_datasets.make_config(tmp_path / "table", "table", tmp_path / "huggingface")

@@ -56,9 +56,9 @@ def test_a_grid_is_trained_whole_and_a_setting_with_every_seed():
     [
         (recipe("sane", global_batch_size=8), r"batch_size is 8; the protocol 'sane' has 16: leav"),
         (recipe("sane", search=True), "config.search is True; the protocol 'sane' has False"),
-        (recipe("babylm", "rte"), "name is 'rte'; the protocol 'babylm' is for babylm_boolq, "),
-        (recipe("sane", **{"finetuning.dataset": "table"}), "'sane', which is for tasks of GLUE"),
-        (recipe("sane", task="pretraining"), "'sane', which is for tasks of GLUE"),
+        (recipe("babylm", "rte"), "name is 'rte'; it must be one of babylm_boolq, "),
+        (recipe("sane", **{"finetuning.dataset": "table"}), "'sane', but it is for tasks of GLUE"),
+        (recipe("sane", task="pretraining"), "'sane', but it is for tasks of GLUE"),
     ],
 )
 def test_what_does_not_go_with_a_protocol_is_refused(config, message):
