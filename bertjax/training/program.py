@@ -17,7 +17,6 @@ import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
-from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.devices import cpu_products, sharding, xla_presets
 from bertjax.jobs import lengths
@@ -67,7 +66,8 @@ class Program:
 
     def at(self, step: int) -> Program:
         """Returns the program with the model of a step, as readers of the workdir have it."""
-        return self.of_phases.get(config_lib.phase_at(self.config, step), self)
+        phases = self.job.phases
+        return self.in_phase(next((it for it in phases if step <= it.end_step), phases[-1]))
 
     @property
     def abstract_step_inputs(self) -> state.StepInputs:
