@@ -15,7 +15,7 @@ import pytest
 from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.data import contents, masking, records
-from bertjax.jobs import pretraining
+from bertjax.jobs import base, pretraining
 from bertjax.workdirs import checkpoint
 from tests import small_records
 
@@ -374,6 +374,19 @@ def test_identity_tells_other_records_apart_and_knows_the_same_again(directories
     assert same["tokenizer_sha256"] != other["tokenizer_sha256"]
     rebuilt = change_manifest(directories / "records_16", tmp_path / "rebuilt", seed=99)
     assert identity(str(rebuilt)) != same
+
+
+def test_a_config_is_frozen_once_its_job_is_open():
+    config = config_lib.default_config()
+    config.update_from_flattened_dict({"data.source": "synthetic", "model.vocab_size": 50})
+    config.model.dtype = "float32"
+    job = pretraining.open_job(config)
+    for frozen in (job.config.model, job.data.config.model):
+        with pytest.raises(AttributeError, match="immutable"):
+            frozen.vocab_size = 60
+    changed = base.unfrozen(job.config)
+    changed.model.vocab_size = 60
+    assert job.config.model.vocab_size == 50 and config.model.vocab_size == 50
 
 
 def test_synthetic_data_has_batches_and_neither_vocabulary_nor_evaluation():
