@@ -234,8 +234,8 @@ def test_what_is_missing_is_named_before_anything_is_compiled(tmp_path, open_job
         ("glue", {"init_from": ""}, "config.init_from is empty"),
         ("glue", {"finetuning.name": "ax"}, "name is 'ax'; tasks of GLUE to train on are cola"),
         ("table", {"finetuning.train_file": ""}, "config.finetuning.train_file is empty"),
-        ("glue", {"finetuning.max_seq_length": 41}, "length is 41; the model reads at most"),
-        ("glue", {"init_from": str(tmp_path / "bare")}, "has no vocabulary; finetuning reads text"),
+        ("glue", {"finetuning.max_seq_length": 41}, "max_seq_length is 41; it must be at most"),
+        ("glue", {"init_from": str(tmp_path / "bare")}, "has no vocabulary"),
     ):
         with pytest.raises(ValueError, match=message):
             open_job(kind, **changes)
@@ -259,7 +259,7 @@ def test_weights_of_one_segment_take_texts_and_pairs(tmp_path, open_job):
         assert open_job(kind, init_from=str(tmp_path / "one")).config.model.type_vocab_size == 1
 
 
-def test_the_outline_has_the_shapes_of_a_job_and_reads_nothing():
+def test_an_abstract_job_has_the_shapes_of_a_job_and_reads_nothing():
     config = small_datasets.config_lib.default_config()
     config.task = "finetuning"
     config.finetuning.max_seq_length = 64
@@ -269,7 +269,7 @@ def test_the_outline_has_the_shapes_of_a_job_and_reads_nothing():
     job = finetuning.abstract(config)
     assert job.task.num_labels == 2 and not job.evaluation.sets and job.evaluation.test_sets == ()
     assert job.data.abstract_batch(job.phases[0])["input_ids"].shape == (256, 64)
-    with pytest.raises(ValueError, match="outline of a job; it has no data"):
+    with pytest.raises(ValueError, match="it has no data"):
         job.data.train_batches(job.phases[0], start_step=0, rows=None)
 
 
