@@ -500,8 +500,8 @@ def _origin(path: str, reads_tokens: bool) -> _Origin:
     source = sources.read("config.init_from", path, formats.describe)
     if source.vocabulary is None and reads_tokens:
         raise ValueError(
-            f"config.init_from, {source.source}, has no vocabulary, which finetuning "
-            "reads text with: put its vocab.txt or spiece.model into their directory"
+            f"config.init_from, {source.source}, has no vocabulary; finetuning reads text with "
+            "that of the weights: put its vocab.txt or spiece.model into their directory"
         )
     return dataclasses.asdict(source.config), source.vocabulary, source.languages
 
