@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib import figure
 
-from bertjax.cli import program_flags
+from bertjax.cli import command_line
 from bertjax.compare import runs
 from bertjax.workdirs import word_marks
 
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", nargs="+", type=pathlib.Path)
     options = parser.parse_args(argv)
     of_runs = by_name([(run.name, of_run(run)) for run in runs.read_all(options.runs)])
-    program_flags.print_report(table(of_runs))
+    command_line.print_report(table(of_runs))
     draw(of_runs, options.scores).savefig(options.figure, dpi=90)
 
 

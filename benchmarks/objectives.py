@@ -36,7 +36,7 @@ from absl import logging
 
 from benchmarks import marked_tables, objective_tables, pretraining_rows, workshop
 from bertjax import glue, interactive
-from bertjax.cli import program_flags
+from bertjax.cli import command_line
 from bertjax.training import preemption
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "results.md"
@@ -217,7 +217,7 @@ def _names(text: str) -> list[str]:
 
 def _number(text: str) -> int:
     try:
-        return program_flags.Parser().convert(text)
+        return command_line.WholeNumbers().convert(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

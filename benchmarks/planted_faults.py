@@ -32,7 +32,7 @@ import numpy as np
 
 from benchmarks import reference_curves
 from bertjax import recipes, train
-from bertjax.cli import program_flags
+from bertjax.cli import command_line
 from bertjax.compare import checks, references, runs
 from bertjax.jobs import pretraining_data
 
@@ -231,7 +231,7 @@ def main() -> None:
     for name, (fault, seed) in (healthy | planted).items():
         workdir = run(options.output, name, fault, seed)
         found = dict(checks.faults(runs.read(workdir, references.load_all(folder))))
-        program_flags.print_report(f"{name}: {', '.join(found) or 'nothing'}",
+        command_line.print_report(f"{name}: {', '.join(found) or 'nothing'}",
                                    *(f"    {sentence}" for sentence in found.values()))  # fmt: skip
 
 

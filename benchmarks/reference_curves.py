@@ -12,7 +12,7 @@ import argparse
 import pathlib
 from collections.abc import Sequence
 
-from bertjax.cli import program_flags
+from bertjax.cli import command_line
 from bertjax.compare import references, runs
 
 
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("workdirs", nargs="+", type=pathlib.Path)
     options = parser.parse_args()
     path = references.save(of_runs(options.name, options.workdirs), options.output)
-    program_flags.print_report(str(path))
+    command_line.print_report(str(path))
 
 
 if __name__ == "__main__":

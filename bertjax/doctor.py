@@ -8,6 +8,11 @@ is a fault, else 0. Probes that may hang or die run in a process of their own, w
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bertjax.cli import command_line, programs  # what follows takes seconds to import
+
+    command_line.parse(programs.Doctor, __doc__)
+
 import collections
 import dataclasses
 import importlib.metadata
@@ -24,11 +29,10 @@ from collections.abc import Callable, Iterator
 
 import jax
 import psutil
-from absl import flags
 from etils import epath
 
 import bertjax
-from bertjax.cli import command_line
+from bertjax.cli import command_line, programs
 from bertjax.devices import accelerators
 from bertjax.files import atomic, mounts
 
@@ -177,18 +181,9 @@ def findings(workdir: str) -> Iterator[Finding]:
             yield Finding(name, reason, status="fault")
 
 
-def define_flags() -> None:
-    """Defines the flags of `main`; importing this module defines none."""
-    flags.DEFINE_string("workdir", ".", "Where a run would write: a directory or gs://BUCKET/DIR.")
-    flags.DEFINE_bool("json", False, "One JSON object a line.")
-    flags.DEFINE_enum("only", None, [*PROBES], "One probe, in this process, as JSON.")
-
-
-def main(argv: list[str]) -> None:
+def main(options: programs.Doctor) -> None:
     """Prints each finding at once; exits with 1 if one is a fault."""
-    if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is not a flag; --help lists the flags")
-    options, faults = flags.FLAGS, 0
+    faults = 0
     probe = PROBES[options.only][0] if options.only else findings
     for finding in probe(options.workdir):
         faults += finding.status == "fault"
@@ -203,5 +198,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    define_flags()
     command_line.run(main)

@@ -7,6 +7,11 @@ python -m bertjax.encode --checkpoint=DIR --records=RECORDS > features.npz     #
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bertjax.cli import command_line, programs  # what follows takes seconds to import
+
+    command_line.parse(programs.Encode, __doc__)
+
 import io
 import itertools
 import sys
@@ -15,19 +20,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, BinaryIO
 
 import numpy as np
-from absl import flags, logging
+from absl import logging
 from etils import epath
 from jaxtyping import Float
 
 from bertjax import inference
-from bertjax.cli import command_line, program_flags
+from bertjax.cli import command_line, programs
 from bertjax.data import records, text_lines, value_rows
 from bertjax.files import path_lists, tables
 from bertjax.inference import encoding, vector_files
 from bertjax.tokenization import unknown_tokens
 
 OF_EMPTY = "each keeps its row, which is that of [CLS] [SEP]"
-OUTPUT_FLAGS = ("input", "format", "shard_size", "store_texts", "text_column", "id_column")
 
 
 def encode(
@@ -37,7 +41,7 @@ def encode(
 
     With a pooling features are [texts, size]. With "none" they are [tokens of all texts, size],
     text i starting at row `offsets`[i], and `input_ids` names the tokens. The options are those of
-    `encoding.options_for`.
+    `cli.programs.Vectors`.
 
     Raises:
       ValueError: for an unknown option, a model with too few layers, no texts, or a text that is
@@ -57,7 +61,7 @@ def encode_values(
     """Returns the vector of each row of values, scaled as the records of the training are.
 
     nan stands where nothing was observed. The options are `layers`, `pooling`, `normalize` and
-    `dims`, as those of `encoding.options_for`.
+    `dims` of `cli.programs.Vectors`.
 
     Raises:
       ValueError: for an unknown option, rows that the model does not read, or vectors of tokens.
@@ -130,9 +134,11 @@ def _write_array(member: IO[bytes], arrays: Iterator[np.ndarray], length: int) -
         member.write(np.ascontiguousarray(array).tobytes())
 
 
-def _write_directory(model: inference.TrainedModel, options: flags.FlagValues) -> None:
+def _write_directory(model: inference.TrainedModel, output: str, options: programs.Encode) -> None:
     """Writes vectors of --input, or of standard input, to --output, and reports them."""
-    chosen = encoding.options_for(model, **_vector_options(options, truncate=True))
+    vectors = command_line.subset(programs.Vectors, options)
+    vectors["truncate"] = options.truncate is not False
+    chosen = encoding.options_for(model, **vectors)
     lines, inputs, total = _lines_of_stdin(), {"files": []}, None
     if options.input:
         columns = text_lines.Columns(options.text_column, options.id_column)
@@ -151,7 +157,7 @@ def _write_directory(model: inference.TrainedModel, options: flags.FlagValues) -
     manifest = vector_files.write(
         model,
         text_lines.with_remark(lines, OF_EMPTY),
-        options.output,
+        output,
         chosen,
         inputs=inputs,
         total=total,
@@ -165,15 +171,17 @@ def _write_directory(model: inference.TrainedModel, options: flags.FlagValues) -
     unknown_tokens.UnknownTokens(
         model.vocabulary.unk_id, manifest.num_unknown, manifest.num_tokens
     ).warn()
-    vectors, shards = manifest.num_rows, len(manifest.shards)
-    program_flags.print_report(f"{options.output}: {vectors} vectors in {shards} shards")
+    shards = len(manifest.shards)
+    command_line.print_report(f"{output}: {manifest.num_rows} vectors in {shards} shards")
 
 
-def _write_of_records(model: inference.TrainedModel, options: flags.FlagValues) -> None:
+def _write_of_records(
+    model: inference.TrainedModel, directory: str, options: programs.Encode
+) -> None:
     """Writes `features` of the rows of records, and their `labels`, to standard output."""
-    record_set = records.open(options.records)
+    record_set = records.open(directory)
     rows = np.stack(value_rows.as_arrays(record_set))
-    chosen = {name: options[name].value for name in ("layers", "pooling", "normalize", "dims")}
+    chosen = {name: getattr(options, name) for name in ("layers", "pooling", "normalize", "dims")}
     features = encode_values(model, rows, batch_size=options.batch_size, **chosen)
     labels = value_rows.columns(record_set).get(records.LABELS_FEATURE)
     arrays: dict[str, Any] = {"features": features} | ({} if labels is None else {"labels": labels})
@@ -182,54 +190,12 @@ def _write_of_records(model: inference.TrainedModel, options: flags.FlagValues) 
         sys.stdout.buffer.write(file.getvalue())
 
 
-def _vector_options(options: flags.FlagValues, *, truncate: bool) -> dict[str, Any]:
-    names = ("layers", "pooling", "normalize", "prompt", "dims")
-    cuts = truncate if options.truncate is None else options.truncate
-    return {**{name: options[name].value for name in names}, "truncate": cuts}
-
-
 def _lines_of_stdin() -> Iterator[text_lines.Line]:
     return text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))
 
 
-def _define_flags() -> None:
-    inference.define_flags("Workdir of a training run, or a directory of downloaded weights.")
-    flags.DEFINE_enum("layers", "last", list(encoding.LAYERS), "Which layers' hidden states.")
-    flags.DEFINE_enum(
-        "pooling",
-        None,
-        encoding.POOLINGS,
-        "How tokens become one vector; none: all tokens. By default as the model was trained for "
-        "embeddings, or the mean.",
-    )
-    flags.DEFINE_bool("normalize", None, "Vectors have length 1; by default as the model's do.")
-    flags.DEFINE_string("prompt", None, "Stands before each text; by default the model's own.")
-    program_flags.DEFINE_integer(
-        "dims", None, "Number of first numbers of a vector to keep (Matryoshka); 0: all. By "
-        "default as the model says.", lower_bound=0,
-    )  # fmt: skip
-    flags.DEFINE_bool("truncate", None, "Cut texts that are too long; by default with --output.")
-    program_flags.DEFINE_batch_size(32, "Texts at a time.")
-    flags.DEFINE_string("output", None, "Directory of vectors to write, or to resume.")
-    flags.DEFINE_list(
-        "input", [], "Files of texts, one a line; JSON objects in .jsonl, and packed ones."
-    )
-    flags.DEFINE_string("text_column", "text", "Field of JSON objects with the text.")
-    flags.DEFINE_string("id_column", "id", "Field of JSON objects with an id, if they have one.")
-    flags.DEFINE_enum("format", "npy", [*vector_files.FORMATS], "Format of the vector files.")
-    program_flags.DEFINE_integer("shard_size", 65_536, "Texts in a file.", lower_bound=1)
-    flags.DEFINE_bool("store_texts", True, "Write the texts as well.")
-    flags.DEFINE_string("records", None, "Directory of records of values, in place of texts.")
-
-
-def main(argv: list[str]) -> None:
+def main(options: programs.Encode) -> None:
     """Writes an .npz archive to standard output, or a directory of vectors."""
-    if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is not a flag; give the texts on standard input: < FILE")
-    options = flags.FLAGS
-    unused = [name for name in OUTPUT_FLAGS if options[name].present and not options.output]
-    if unused:
-        raise ValueError(f"--{unused[0]} goes with --output=DIR, which is not given")
     if not options.output and sys.stdout.isatty():
         raise ValueError(
             "standard output is a terminal, and vectors are no text: write them with "
@@ -237,18 +203,14 @@ def main(argv: list[str]) -> None:
         )
     model = inference.load(options.checkpoint, step=options.step, language=options.language)
     if options.records is not None:
-        if options.output:
-            raise ValueError("--output is for texts; vectors of --records go to standard output")
-        _write_of_records(model, options)
-        return
-    if options.output:
-        _write_directory(model, options)
-        return
-    texts = (line.text for line in text_lines.with_remark(_lines_of_stdin(), OF_EMPTY))
-    chosen = _vector_options(options, truncate=False)
-    write(model, texts, sys.stdout.buffer, batch_size=options.batch_size, **chosen)
+        _write_of_records(model, options.records, options)
+    elif options.output:
+        _write_directory(model, options.output, options)
+    else:
+        texts = (line.text for line in text_lines.with_remark(_lines_of_stdin(), OF_EMPTY))
+        chosen = command_line.subset(programs.Vectors, options)
+        write(model, texts, sys.stdout.buffer, batch_size=options.batch_size, **chosen)
 
 
 if __name__ == "__main__":
-    _define_flags()
     command_line.run(main)

@@ -14,6 +14,11 @@ loop over batches, which training shares.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bertjax.cli import command_line, programs  # what follows takes seconds to import
+
+    command_line.parse(programs.Evaluate, __doc__)
+
 import dataclasses
 import functools
 import json
@@ -22,12 +27,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import flags, logging
+from absl import logging
 from etils import epath
 
 from bertjax import inference, jobs
-from bertjax.cli import command_line, program_flags
-from bertjax.data import contents, masking, minimal_pairs, parallel_texts, records, sentence_rows
+from bertjax.cli import command_line, programs
+from bertjax.data import contents, masking, minimal_pairs, parallel_texts, records
 from bertjax.inference import encoding, likelihood
 from bertjax.jobs import held_out
 from bertjax.models import embedding_sharing, parameters
@@ -243,48 +248,16 @@ def _flat(by_set: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _define_flags() -> None:
-    inference.define_flags("Workdir of a training run.")
-    flags.DEFINE_string(
-        "data",
-        None,
-        "Records, or a labelled file as finetuning reads it, or several: NAME=FILE,NAME=FILE.",
-    )
-    flags.DEFINE_string(
-        "pairs", None,
-        "Or minimal pairs, EWoK, COMPS or entity tracking: a file, packed or not, or a directory.",
-    )  # fmt: skip
-    flags.DEFINE_string(
-        "parallel", None,
-        "Or translations: SOURCE,TARGET lines, or a table; --language names both, as fr,en.",
-    )  # fmt: skip
-    flags.DEFINE_enum(
-        "masking", None, list(sentence_rows.MASKINGS),
-        "What is masked in pairs: one token at a time (default), or with it the rest of its word.",
-    )  # fmt: skip
-    likelihood.define_reading()
-    program_flags.DEFINE_batch_size(64, "Sequences at a time, over all devices.")
-    flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.")
-
-
-def main(argv: list[str]) -> None:
+def main(options: programs.Evaluate) -> None:
     """Prints a checkpoint's scores, and on one host what chance would score."""
-    del argv
-    options = flags.FLAGS
-    given = [options.data, options.pairs, options.parallel]
-    if given.count(None) != 2:
-        raise ValueError("give one of --data (records or a labelled file), --pairs and --parallel")
-    for name in ("masking", "reading"):
-        if options[name].value and options.pairs is None:
-            raise ValueError(f"--{name}={options[name].value} is for --pairs; leave it out")
-    names = ("batch_size", "step", "language")
-    shared: dict[str, Any] = {name: options[name].value for name in names}
+    shared: dict[str, Any] = {"batch_size": options.batch_size, "step": options.step}
+    shared["language"] = options.language
     if options.pairs is not None:
         shared |= {"masking": options.masking or "token", "reading": options.reading}
         scores = evaluate_pairs(options.checkpoint, options.pairs, **shared)
     elif options.parallel is not None:
         scores = evaluate_parallel(options.checkpoint, options.parallel, **shared)
-    else:
+    elif options.data is not None:
         shared["chance"] = jax.process_count() == 1
         scores = evaluate_checkpoint(options.checkpoint, options.data, **shared)
     if options.json:
@@ -322,5 +295,4 @@ def _line(name: str, value: float, width: int) -> str:
 
 
 if __name__ == "__main__":
-    _define_flags()
     command_line.run(main)

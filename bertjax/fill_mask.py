@@ -5,6 +5,11 @@ python -m bertjax.fill_mask --checkpoint=WORKDIR "The [MASK] statement is used t
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bertjax.cli import command_line, programs  # what follows takes seconds to import
+
+    command_line.parse(programs.FillMask, __doc__)
+
 import functools
 import json
 from collections.abc import Sequence
@@ -12,10 +17,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import flags
 
 from bertjax import inference
-from bertjax.cli import command_line, program_flags
+from bertjax.cli import command_line, programs
 from bertjax.models import parameters
 from bertjax.tokenization import token_ids, unknown_tokens
 
@@ -77,20 +81,11 @@ def filled(parts: Sequence[str], masks: Sequence[Sequence[dict[str, Any]]]) -> s
     return first + "".join(token + part for token, part in zip(best, others, strict=True))
 
 
-def _define_flags() -> None:
-    inference.define_flags("Workdir of a training run.")
-    program_flags.DEFINE_integer("num_candidates", 5, "Tokens per mask.", lower_bound=1)
-    flags.DEFINE_bool("json", False, "Print one JSON object per sentence.")
-
-
-def main(argv: list[str]) -> None:
+def main(options: programs.FillMask) -> None:
     """Fills the masks of every sentence on the command line."""
-    options = flags.FLAGS
-    if len(argv) < 2:
-        raise ValueError('give at least one sentence: fill_mask --checkpoint=DIR "A [MASK] ..."')
     chosen = {"step": options.step, "language": options.language}
     model = inference.load(options.checkpoint, **chosen, generator=True)
-    for text in map(token_ids.without_surrogates, argv[1:]):
+    for text in map(token_ids.without_surrogates, options.sentences):
         masks = fill_mask(model, text, num_candidates=options.num_candidates)
         parts = model.vocabulary.split_at_masks(text)
         counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)
@@ -111,5 +106,4 @@ def _table(parts: Sequence[str], masks: Sequence[Sequence[dict[str, Any]]]) -> s
 
 
 if __name__ == "__main__":
-    _define_flags()
     command_line.run(main)

@@ -12,14 +12,16 @@ if __name__ == "__main__":
     from bertjax.cli import interruptions  # first: what follows takes seconds to import
 
     interruptions.leave_at_once()
+    from bertjax.cli import command_line, programs
+
+    command_line.parse(programs.Finish, __doc__, logs=True)
 
 import ml_collections
-from absl import flags, logging
 from etils import epath
 
 from bertjax import config as config_lib
 from bertjax import train
-from bertjax.cli import command_line, program_flags
+from bertjax.cli import command_line, programs
 from bertjax.training import config_faults, finishing, starting, state
 from bertjax.workdirs import checkpoint
 
@@ -53,24 +55,11 @@ def finish(
     return train.execute(run, workdir)
 
 
-def define_flags() -> None:
-    """Defines the flags of `main`."""
-    flags.DEFINE_string("workdir", "", "Directory of the decay; empty: RUN_from_STEP.")
-    flags.DEFINE_string("step", checkpoint.NEWEST, "Checkpoint to decay from: newest or a number.")
-    program_flags.DEFINE_integer("decay_steps", 0, "Steps; 0: the recipe's decay.", lower_bound=0)
-    train.define_process_flags()
-
-
-def main(argv: list[str]) -> None:
-    """Finishes a run as the flags say; exits with 75 after a preemption."""
-    if len(argv) != 2:
-        raise ValueError(f"give the workdir of one run, not {len(argv) - 1}")
-    options = flags.FLAGS
-    with train.launched():
-        finish(argv[1], options.workdir, step=options.step, decay_steps=options.decay_steps)
+def main(options: programs.Finish) -> None:
+    """Finishes a run as the options say; exits with 75 after a preemption."""
+    with train.launched(options):
+        finish(options.run, options.workdir, step=options.step, decay_steps=options.decay_steps)
 
 
 if __name__ == "__main__":
-    logging.set_verbosity(logging.INFO)
-    define_flags()
     command_line.run(main, choices=config_faults.CHOICES)

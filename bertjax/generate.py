@@ -9,6 +9,11 @@ a list of such objects under "others". `models.generation` defines searches and 
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bertjax.cli import command_line, programs  # what follows takes seconds to import
+
+    command_line.parse(programs.Generate, __doc__)
+
 import dataclasses
 import functools
 import itertools
@@ -19,12 +24,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import flags
 from flax import nnx
 from jaxtyping import PRNGKeyArray
 
 from bertjax import inference
-from bertjax.cli import command_line, program_flags
+from bertjax.cli import command_line, programs
 from bertjax.data import padding, text_lines
 from bertjax.files import tables
 from bertjax.finetuning import batches, feature_sets, sequences
@@ -34,13 +38,6 @@ from bertjax.tokenization import unknown_tokens
 
 CHUNK_BATCHES = 16  # batches of texts that are read ahead and sorted by length
 LINE, DRAW = "line", "draw"  # in a batch: the numbers of a row's text and of its draw
-
-# Flag -> the field of a Search; without the flag it is that of the training.
-SEARCHED = {
-    **{name: name for name in ("beams", "length_penalty", "early_stopping", "no_repeat_ngram")},
-    **{name: name for name in ("max_length", "temperature", "top_k", "top_p")},
-    "sample": "sampling",
-}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -140,32 +137,12 @@ def _of_chunk(
     ]
 
 
-def _define_flags() -> None:
-    inference.define_flags("Workdir of a finetuning run on pairs of texts, or a converted one.")
-    program_flags.DEFINE_batch_size(32, "Texts at a time, over all devices.")
-    flags.DEFINE_integer("outputs", 1, "Texts of each line: the best beams, or draws.")
-    flags.DEFINE_integer("seed", 0, "Sampling: other draws with another seed.")
-    # Without one of these it is as trained.
-    flags.DEFINE_integer("beams", None, "Targets searched at a time; 1: the best token each time.")
-    flags.DEFINE_float("length_penalty", None, "Power of the length in the scores of beams.")
-    flags.DEFINE_bool("early_stopping", None, "End when as many targets have ended as beams.")
-    flags.DEFINE_integer("no_repeat_ngram", None, "No n-gram of this size twice; 0: all may be.")
-    flags.DEFINE_integer("max_length", None, "Most tokens of a text, its end included.")
-    flags.DEFINE_bool("sample", None, "Draw tokens by their probability.")
-    flags.DEFINE_float("temperature", None, "Sampling: logits are divided by it.")
-    flags.DEFINE_integer("top_k", None, "Sampling: so many of the best tokens alone; 0: all.")
-    flags.DEFINE_float("top_p", None, "Sampling: only the best tokens that have this share.")
-
-
-def main(argv: list[str]) -> None:
+def main(options: programs.Generate) -> None:
     """Generates a text for each line of standard input."""
-    if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is not a flag; give the lines on standard input: < FILE")
-    options = flags.FLAGS
     chosen = {"step": options.step, "language": options.language}
     model = inference.load_finetuned(options.checkpoint, **chosen)
-    given = {field: options[name].value for name, field in SEARCHED.items()}
-    searched = {field: value for field, value in given.items() if value is not None}
+    given = command_line.subset(programs.Search, options).items()
+    searched = {name: value for name, value in given if value is not None}
     lines = text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))
     lines = text_lines.with_remark(lines, "each gets a text all the same")
     texts, sources = itertools.tee(line.text for line in lines)
@@ -180,5 +157,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _define_flags()
     command_line.run(main)

@@ -8,6 +8,11 @@ Finetuning itself belongs to `train` and `trials`.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bertjax.cli import command_line, programs  # what follows takes seconds to import
+
+    command_line.parse(programs.Glue, __doc__, logs=True)
+
 import dataclasses
 import json
 import math
@@ -16,17 +21,16 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import ml_collections
-from absl import flags, logging
+from absl import logging
 from etils import epath
 
 from bertjax import train
-from bertjax.cli import command_line, program_flags, recipe_flag
+from bertjax.cli import command_line, programs
 from bertjax.files import directories
 from bertjax.finetuning import glue_files, glue_submission
 from bertjax.training import config_faults, evaluation, preemption, protocols, trials
 from bertjax.workdirs import scalars
 
-RECIPE = "glue"
 TABLE_FILE, SCORES_FILE = "glue.md", "glue.json"
 SUBMISSION_DIRECTORY, SUBMISSION_FILE = "submission", "submission.zip"
 
@@ -234,19 +238,8 @@ def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def _define_flags() -> None:
-    recipe_flag.define(default=RECIPE)
-    flags.DEFINE_string("init_from", None, "Weights: config.init_from.", required=True)
-    flags.DEFINE_string("data", None, "Official files, or tfds:glue.", required=True)
-    flags.DEFINE_string("workdir", None, "Each task has a directory in it.", required=True)
-    flags.DEFINE_list("tasks", None, "Tasks to finetune; by default all of GLUE or the protocol.")
-
-
-def main(argv: list[str]) -> None:
+def main(options: programs.Glue) -> None:
     """Finetunes, prints the table and writes it; exits with 75 after a preemption."""
-    if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is not a flag; tasks are given as --tasks=rte,mrpc")
-    options = flags.FLAGS
     config = options.config
     config.init_from, config.finetuning.data_dir = options.init_from, options.data
     protocol = protocols.PROTOCOLS.get(config.finetuning.protocol, protocols.PROTOCOLS[""])
@@ -257,10 +250,8 @@ def main(argv: list[str]) -> None:
         logging.warning("%s", notice)
         sys.exit(preemption.EXIT_CODE)
     report = write(finetuned, options.workdir, protocol.note)
-    program_flags.print_report(report.removesuffix("\n"))
+    command_line.print_report(report.removesuffix("\n"))
 
 
 if __name__ == "__main__":
-    logging.set_verbosity(logging.INFO)
-    _define_flags()
     command_line.run(main, choices=config_faults.CHOICES)

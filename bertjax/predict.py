@@ -12,6 +12,11 @@ to its module in `bertjax.finetuning`.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bertjax.cli import command_line, programs  # what follows takes seconds to import
+
+    command_line.parse(programs.Predict, __doc__)
+
 import dataclasses
 import functools
 import itertools
@@ -21,10 +26,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from absl import flags
 
 from bertjax import inference
-from bertjax.cli import command_line, program_flags
+from bertjax.cli import command_line, programs
 from bertjax.data import padding, value_rows
 from bertjax.data import records as records_lib
 from bertjax.files import delimiters, json_text, tables, text_encodings
@@ -196,29 +200,8 @@ def text(answer: kinds.Prediction) -> str:
     return written
 
 
-def _define_flags() -> None:
-    inference.define_flags("Workdir of a finetuning run, or of a converted model with a head.")
-    program_flags.DEFINE_batch_size(32, "Rows at a time, over all devices.")
-    flags.DEFINE_float(
-        "null_threshold", None, "SQuAD v2.0: no answer above it; without it the tuned one."
-    )
-    flags.DEFINE_bool("strict", False, "End at a line that cannot be used.")
-    flags.DEFINE_string(
-        "delimiter", "",
-        "Standard input is CSV with a header, and this is between its columns: one character, tab, "
-        "or auto to find it in the header; without it each line is JSON.",
-    )  # fmt: skip
-    flags.DEFINE_string("records", None, "Directory of records of values, in place of lines.")
-    flags.DEFINE_string(
-        "encoding", text_encodings.UTF8, "Of standard input, for example cp1251, cp932 or utf-16."
-    )
-
-
-def main(argv: list[str]) -> None:
+def main(options: programs.Predict) -> None:
     """Answers standard input on standard output."""
-    if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is not a flag; give the lines on standard input: < FILE")
-    options = flags.FLAGS
     if options.delimiter and (fault := delimiters.fault(options.delimiter)):
         raise ValueError(f"--delimiter {fault}")
     if fault := text_encodings.fault(options.encoding):
@@ -234,8 +217,9 @@ def main(argv: list[str]) -> None:
         values.check_meaning(model.options, record_set)
         lines = ({"values": it} for it in value_rows.as_arrays(record_set))
     elif options.delimiter:
-        encoding = {"encoding": options.encoding, "encoding_option": "--encoding"}
-        rules = tables.Rules(delimiter=options.delimiter, **encoding)
+        rules = tables.Rules(
+            delimiter=options.delimiter, encoding=options.encoding, encoding_option="--encoding"
+        )
         lines = read_rows(given, rules)
     count = errors = 0
     for answer in predict(model, lines, batch_size=options.batch_size, strict=options.strict):
@@ -264,5 +248,4 @@ def _with_threshold(model: inference.FinetunedModel, threshold: float) -> infere
 
 
 if __name__ == "__main__":
-    _define_flags()
     command_line.run(main)

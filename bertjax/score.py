@@ -11,42 +11,31 @@ too long gives an "error"; then the exit code is 1.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bertjax.cli import command_line, programs  # what follows takes seconds to import
+
+    command_line.parse(programs.Score, __doc__)
+
 import json
 import sys
 from typing import Any
 
-from absl import flags
-
 from bertjax import inference
-from bertjax.cli import command_line, program_flags
-from bertjax.data import sentence_rows, text_lines
+from bertjax.cli import command_line, programs
+from bertjax.data import text_lines
 from bertjax.files import tables
 from bertjax.inference import likelihood
 from bertjax.tokenization import unknown_tokens
 
 
-def _define_flags() -> None:
-    inference.define_flags("Workdir of a pretraining run.")
-    flags.DEFINE_enum(
-        "masking", "token", list(sentence_rows.MASKINGS),
-        "What is masked: one token at a time, or with it the rest of its word.",
-    )  # fmt: skip
-    likelihood.define_reading()
-    program_flags.DEFINE_batch_size(64, "Rows at a time, one for each token, over all devices.")
-
-
-def main(argv: list[str]) -> None:
+def main(options: programs.Score) -> None:
     """Scores standard input on standard output."""
-    if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is not a flag; give the lines on standard input: < FILE")
-    options = flags.FLAGS
     model = inference.load(options.checkpoint, step=options.step, language=options.language)
     lines = text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))
     outcome = "each has the score 0, of 0 tokens"
     texts = (line.text for line in text_lines.with_remark(lines, outcome))
-    names = ("masking", "reading", "batch_size")
-    chosen: dict[str, Any] = {name: options[name].value for name in names}
-    scores = likelihood.scores(model, texts, **chosen)
+    chosen: dict[str, Any] = {"masking": options.masking, "reading": options.reading}
+    scores = likelihood.scores(model, texts, batch_size=options.batch_size, **chosen)
     count = errors = 0
     for count, score in enumerate(scores, start=1):
         if isinstance(score, likelihood.NoScore):
@@ -64,5 +53,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _define_flags()
     command_line.run(main)

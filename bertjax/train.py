@@ -12,6 +12,9 @@ if __name__ == "__main__":
     from bertjax.cli import interruptions  # first: what follows takes seconds to import
 
     interruptions.leave_at_once()
+    from bertjax.cli import command_line, programs
+
+    command_line.parse(programs.Train, __doc__, logs=True)
 
 import contextlib
 import dataclasses
@@ -25,12 +28,12 @@ from typing import Any, NoReturn
 import jax
 import ml_collections
 import numpy as np
-from absl import flags, logging
+from absl import logging
 from etils import epath
 
 from bertjax import config as config_lib
 from bertjax import jobs
-from bertjax.cli import command_line, interruptions, program_flags, recipe_flag
+from bertjax.cli import command_line, interruptions, programs
 from bertjax.devices import sharding
 from bertjax.jobs import automatic
 from bertjax.training import (
@@ -293,35 +296,16 @@ def _is_evaluation_due(run: program.Program, step: int) -> bool:
     return step == run.job.last_step or step % run.job.evaluation.every_steps == 0
 
 
-def define_flags() -> None:
-    """Defines the flags of `main`; importing this module defines none."""
-    recipe_flag.define()
-    flags.DEFINE_string("workdir", None, "Directory of the run; resumed if it has a checkpoint.")
-    flags.mark_flags_as_required(["config", "workdir"])
-    define_process_flags()
-
-
-def define_process_flags() -> None:
-    """Defines the flags of `launched`."""
-    flags.DEFINE_bool("distributed", False, "Several hosts; found on Cloud TPU, Slurm, GKE.")
-    flags.DEFINE_string("coordinator_address", None, "host:port of process 0, if not found.")
-    program_flags.DEFINE_integer("num_processes", None, "Number of hosts, if not found.")
-    program_flags.DEFINE_integer("process_id", None, "Number of this host, if not found.")
-
-
-def main(argv: list[str]) -> None:
-    """Trains as the flags say; exits with 75 after a preemption."""
-    del argv
-    options = flags.FLAGS
+def main(options: programs.Train) -> None:
+    """Trains as the options say; exits with 75 after a preemption."""
     several = trials.are_configured(options.config)
-    with launched():
+    with launched(options):
         (train_trials if several else train)(options.config, options.workdir)
 
 
 @contextlib.contextmanager
-def launched() -> Iterator[None]:
-    """Joins the processes that the flags say; exits with 75 after a preemption."""
-    options = flags.FLAGS
+def launched(options: programs.Processes) -> Iterator[None]:
+    """Joins the processes that the options name; exits with 75 after a preemption."""
     if options.distributed or options.coordinator_address:
         jax.distributed.initialize(
             options.coordinator_address, options.num_processes, options.process_id
@@ -338,6 +322,4 @@ def launched() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    logging.set_verbosity(logging.INFO)
-    define_flags()
     command_line.run(main, choices=config_faults.CHOICES)

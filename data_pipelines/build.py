@@ -19,9 +19,9 @@ from typing import Any
 from absl import logging
 from etils import epath
 
+from bertjax.cli import command_line
 from bertjax.data import records
 from bertjax.tokenization import tokenizer
-from data_pipelines import command_line
 from data_pipelines.building import blocks, builders, exact, fast, language_builds, tfds_metadata
 from data_pipelines.building.options import Options, checked
 from data_pipelines.documents import deduplication, segmenters, sources
@@ -239,4 +239,5 @@ def _keys(
 
 
 if __name__ == "__main__":
-    command_line.run(Options, main)
+    command_line.parse(Options, __doc__)
+    command_line.run(main)

@@ -19,8 +19,8 @@ import pyarrow
 from etils import epath
 from PIL import Image, UnidentifiedImageError
 
+from bertjax.cli import command_line
 from bertjax.data import pictures, records
-from data_pipelines import command_line
 from data_pipelines.values import value_records, value_tables
 
 SCALINGS = ("standard", "imagenet", "half")
@@ -363,4 +363,5 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    command_line.run(Options, main)
+    command_line.parse(Options, __doc__)
+    command_line.run(main)

@@ -15,8 +15,8 @@ import numpy as np
 from absl import logging
 from etils import epath
 
+from bertjax.cli import command_line
 from bertjax.data import records
-from data_pipelines import command_line
 from data_pipelines.values import value_records, value_tables
 
 SCALINGS = ("standard", "none")
@@ -247,4 +247,5 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    command_line.run(Options, main)
+    command_line.parse(Options, __doc__)
+    command_line.run(main)

@@ -20,8 +20,8 @@ from absl import logging
 from etils import epath
 from scipy import special
 
+from bertjax.cli import command_line
 from bertjax.data import records, value_masking
-from data_pipelines import command_line
 from data_pipelines.values import value_records, value_tables
 
 SCALINGS = ("quantile", "standard", "none")
@@ -423,4 +423,5 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    command_line.run(Options, main)
+    command_line.parse(Options, __doc__)
+    command_line.run(main)

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 import numpy as np
 from etils import epath
 
+from bertjax.cli import command_line
 from bertjax.files import atomic, tables
-from data_pipelines import command_line
 from data_pipelines.formats import base
 
 
@@ -117,4 +117,5 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    command_line.run(Options, main)
+    command_line.parse(Options, __doc__)
+    command_line.run(main)

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from bertjax.cli import command_line
 from bertjax.data import contents, record_files, records
 from bertjax.files import atomic
 from bertjax.tokenization import tokenizer
-from data_pipelines import command_line
 from data_pipelines.reports import health, report, report_html, statistics, value_report
 
 BATCH_SIZE = 1024
@@ -33,7 +33,7 @@ BATCH_SIZE = 1024
 class Options:
     """Which records to show, or to adopt."""
 
-    directory: str = command_line.option("the record directory")
+    directory: str = command_line.option("the record directory", positional=True)
     examples: int = command_line.option("how many examples to show", default=10)
     recount: bool = command_line.option(
         "read every record and count anew, instead of trusting the manifest; writes "
@@ -286,4 +286,5 @@ def _counted_shard(
 
 
 if __name__ == "__main__":
-    command_line.run(Options, main, positional="directory")
+    command_line.parse(Options, __doc__)
+    command_line.run(main)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from bertjax.cli import command_line
 from bertjax.tokenization import token_ids, tokenizer
-from data_pipelines import command_line
 from data_pipelines.reports import losses
 
 
@@ -18,8 +18,10 @@ from data_pipelines.reports import losses
 class Options:
     """A vocabulary and a text."""
 
-    vocabulary: str = command_line.option("a vocabulary file, or a directory that holds one")
-    text: str = command_line.option("the text")
+    vocabulary: str = command_line.option(
+        "a vocabulary file, or a directory that holds one", positional=True
+    )
+    text: str = command_line.option("the text", positional=True)
     do_lower_case: bool | None = command_line.option(
         "whether the text is lower-cased; unset: as the vocabulary says", default=None
     )
@@ -69,4 +71,5 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    command_line.run(Options, main, positional="vocabulary text")
+    command_line.parse(Options, __doc__)
+    command_line.run(main)

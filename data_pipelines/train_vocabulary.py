@@ -22,6 +22,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
+from bertjax.cli import command_line
 from bertjax.data import mixtures
 from bertjax.files import delimiters, output, text_encodings
 from bertjax.tokenization import (
@@ -34,7 +35,7 @@ from bertjax.tokenization import (
     tokenizer,
     wordpiece,
 )
-from data_pipelines import command_line, progress
+from data_pipelines import progress
 from data_pipelines.documents import segmenters, sources
 from data_pipelines.reports import by_script, health, losses, scripts
 from data_pipelines.vocabulary import (
@@ -610,4 +611,5 @@ TRAINERS = {
 
 
 if __name__ == "__main__":
-    command_line.run(Options, main)
+    command_line.parse(Options, __doc__)
+    command_line.run(main)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import process
 from typing import Any, TypeVar
 
+from bertjax.options import faults
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -19,7 +21,7 @@ Result = TypeVar("Result")
 ITEMS_PER_WORKER = 2
 
 
-class WorkerDied(RuntimeError):
+class WorkerDied(faults.RunError):
     """A process was killed from outside, most likely for want of memory."""
 
 

@@ -10,7 +10,7 @@ import json
 import os
 
 from bertjax import jobs, train
-from bertjax.cli import command_line
+from bertjax.cli import command_line, programs
 from bertjax.workdirs import checkpoint_storage
 
 original = jobs.pretraining_data.PretrainingData.train_batches
@@ -39,5 +39,5 @@ if __name__ == "__main__":
     if "READS_FAIL" in os.environ:
         checkpoint_storage._restored = no_arrays
     jobs.pretraining_data.PretrainingData.train_batches = recorded
-    train.define_flags()
+    command_line.parse(programs.Train, None)
     command_line.run(train.main)

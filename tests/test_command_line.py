@@ -1,5 +1,7 @@
 """Claims about what every program does when it ends."""
 
+import dataclasses
+import json
 import logging
 import os
 import re
@@ -9,12 +11,30 @@ import sys
 import pytest
 from absl import flags
 
-from bertjax.cli import command_line, program_flags
+from bertjax import doctor
+from bertjax.cli import command_line
+from bertjax.cli import programs as options
+from bertjax.convert import formats, hub, huggingface_write, pretrained
+from bertjax.data import sentence_rows
+from bertjax.files import text_encodings
+from bertjax.inference import encoding, likelihood, vector_files
+from bertjax.models import pooling
 from tests import programs
 
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    size: int = command_line.option("Rows.", default=32, at_least=1)
+    file: str = command_line.option("A file.", default="")
+    column: str = command_line.option("Of the file.", needs="file", default="text")
+    stream: bool = command_line.option("No file.", excludes="file", default=False)
+
+
 PROGRAM = """
+import dataclasses
 from bertjax.cli import command_line
-command_line.run(lambda argv: [print(number) for number in range({count})])
+command_line.parse(dataclasses.make_dataclass("Options", []), "")
+command_line.run(lambda options: [print(number) for number in range({count})])
 """
 
 
@@ -45,7 +65,8 @@ def test_a_recipe_that_is_not_there_is_reported_without_a_traceback(tmp_path):
 @pytest.mark.parametrize("platform", ["cuda", pytest.param("abacus", marks=pytest.mark.slow)])
 def test_a_device_that_is_not_there_is_told_in_a_line(platform):
     told = f"bertjax: JAX_PLATFORMS is '{platform}', and JAX finds no such device"
-    code = "import jax; from bertjax.cli import command_line as it; it.run(lambda _: jax.devices())"
+    code = "import jax; from bertjax.cli import command_line as it, programs; "
+    code += "it.parse(programs.Doctor, ''); it.run(lambda _: jax.devices())"
     ended = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"JAX_PLATFORMS": platform}, capture_output=True, text=True, timeout=120,
@@ -102,12 +123,91 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path):
 
 def test_a_flag_of_a_program_is_a_whole_number_in_its_bounds():
     values = flags.FlagValues()
-    program_flags.DEFINE_integer("size", 32, "Rows.", lower_bound=1, flag_values=values)
+    command_line.define_flags(Options, values)
     reasons = {it: f"'{it}' is not a whole number" for it in ("1.5", "1e-3", "1.2.3e4", "1e999")}
     for value, reason in (reasons | {"-1e3": "-1000 is not a positive integer"}).items():
         message = re.escape(f"--size={value}: {reason}")
         with pytest.raises(flags.IllegalFlagValueError, match=message):
             values(["program", f"--size={value}"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (["--column=x"], "--column goes with --file"),
+        (["--stream", "--file=x"], "--stream cannot be given with --file"),
+        (["x"], "'x' is not a flag"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(arguments, fault):
+    values = flags.FlagValues()
+    command_line.define_flags(Options, values)
+    _, *rest = values(["program", *arguments])
+    with pytest.raises(ValueError, match=fault):
+        command_line.parsed(Options, values, rest)
+
+
+def test_options_in_python_are_checked_as_a_command_line_is():
+    assert command_line.made(options.Vectors, layers="last4") == options.Vectors(layers="last4")
+    for wrong, fault in (
+        ({"layer": "last"}, "Did you mean layers"),
+        ({"layers": "last44"}, "layers is 'last44'.*Did you mean last4"),
+    ):
+        with pytest.raises(ValueError, match=fault):
+            command_line.made(options.Vectors, **wrong)
+
+
+def test_the_choices_of_flags_are_the_keys_of_the_tables_that_they_choose_from():
+    assert list(encoding.LAYERS) == [*options.LAYERS]
+    assert list(pooling.POOLINGS) == [*options.POOLINGS]
+    assert list(vector_files.FORMATS) == [*options.VECTOR_FORMATS]
+    assert list(sentence_rows.MASKINGS) == [*options.MASKINGS]
+    assert list(likelihood.READINGS) == [*options.READINGS]
+    assert list(formats.WRITERS) == [*options.WEIGHT_FORMATS]
+    assert list(huggingface_write.DTYPES) == [*options.DTYPES]
+    assert list(pretrained.PARTS) == [*options.HEADS]
+    assert list(doctor.PROBES) == [*options.PROBES]
+    assert options.Predict(checkpoint="x").encoding == text_encodings.UTF8
+    assert options.Convert(source="x", target="y").revision == hub.MAIN
+
+
+# What each program needs besides the mistake.
+MISTAKES = {
+    "train": "--config=smoke --wordir=x",
+    "finish": "",
+    "evaluate": "--checkpoint=x",
+    "predict": "--checkpoint=x --batch_size=big",
+    "generate": "--checkpoint=x lines.txt",
+    "encode": "--checkpoint=x --layers=first",
+    "fill_mask": "--checkpoint=x",
+    "score": "--checkpoint=x --masking=all",
+    "glue": "--config=glue:rte",
+    "plan": "--topology=v5e-1",
+    "doctor": "--only=net",
+    "compare": "",
+    "start": "--input=x",
+    "convert": "--from=x --to=y --private",
+}
+
+
+def test_a_mistake_in_a_command_is_reported_before_jax_and_tensorflow_are_imported():
+    code = (
+        "import json, runpy, sys\n"
+        "for name, arguments in json.loads(sys.argv[1]).items():\n"
+        "    absl.flags.FLAGS.__init__()\n"
+        "    sys.argv = [name, *arguments.split()]\n"
+        "    try:\n"
+        "        runpy.run_module(f'bertjax.{name}', run_name='__main__')\n"
+        "    except SystemExit as end:\n"
+        "        assert str(end.code).startswith('bertjax: '), (name, end.code)\n"
+        "        slow = {'jax', 'tensorflow', 'numpy'} & set(sys.modules)\n"
+        "        assert not slow, (name, slow)\n"
+        "        continue\n"
+        "    raise AssertionError(name)\n"
+    )
+    command = [sys.executable, "-c", f"import absl.flags\n{code}", json.dumps(MISTAKES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_program_takes_an_exponent_for_its_whole_numbers(tmp_path):
@@ -187,7 +287,7 @@ def test_a_path_of_a_flag_may_begin_with_the_home_directory(monkeypatch):
         "--text=a~/b",
         "--dir=~other/d",
     ]
-    assert program_flags.with_home(argv) == [
+    assert command_line.with_home(argv) == [
         *("x", "--output=/home/me/a", "--input=b,/home/me/c/*.txt", "~/ is home", "--text=a~/b"),
         "--dir=~other/d",
     ]

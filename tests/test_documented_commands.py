@@ -18,13 +18,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from absl import flags
 
 from bertjax import config as config_lib
-from bertjax.cli import command_line as programs_line
+from bertjax.cli import command_line
 from bertjax.jobs import automatic
 from bertjax.training import config_faults
-from data_pipelines import command_line as pipelines_line
 from data_pipelines.building import options as build_options
 from tests import programs
 
@@ -79,40 +77,28 @@ def commands_of(path):
     return list(commands_in(re.sub(r"^#+ ?", "", text, flags=re.MULTILINE)))
 
 
-def check_program(main, choices=None):
-    """Stands for `command_line.run` of bertjax."""
-    programs_line._parse_flags(sys.argv, "", choices or {})
-    module = sys.argv[0]
+def check_options(main, choices=None):
+    """Stands for `command_line.run`."""
+    options, module = command_line._program.options, sys.argv[0]
+    if isinstance(options, build_options.Options):
+        build_options.checked(options)
     if module in ("bertjax.train", "bertjax.glue"):
-        config = flags.FLAGS.config
+        config = options.config
         if module == "bertjax.glue":
-            config.init_from, config.finetuning.data_dir = flags.FLAGS.init_from, flags.FLAGS.data
+            config.init_from, config.finetuning.data_dir = options.init_from, options.data
         # Records would decide the options that a recipe leaves open.
         defaults = config_lib.default_config().to_dict()
         config_faults.validate(automatic.decided(config, defaults))
     raise SystemExit(0)
 
 
-def check_pipeline(options_class, main, *, positional=""):
-    """Stands for `command_line.run` of data_pipelines."""
-    values = flags.FLAGS
-    pipelines_line.define_flags(options_class, values, positional)
-    options = pipelines_line.parsed(options_class, values, positional, values(sys.argv)[1:])
-    if options_class is build_options.Options:
-        build_options.checked(options)
-    raise SystemExit(0)
-
-
 @functools.cache
 def refusal(module, arguments):
     """What the program says if it refuses a command, else ""."""
-    with (
-        mock.patch.object(programs_line, "run", check_program),
-        mock.patch.object(pipelines_line, "run", check_pipeline),
-    ):
+    with mock.patch.object(command_line, "run", check_options):
         try:
             return programs.run(module, *arguments).error
-        except (flags.Error, ValueError) as error:
+        except ValueError as error:
             return str(error)
 
 
@@ -138,7 +124,7 @@ def test_the_commands_are_seen():
         ("bertjax.evaluate --checkpont=DIR --data=x", "--checkpont is not a flag"),
         ("data_pipelines.build --input=x --vocabulary=v --output=o --max_seq_length=4",
          "max_seq_length is 4"),
-        ("data_pipelines.build --input=x --output=o=4", "--vocabulary must have a value"),
+        ("data_pipelines.build --input=x --output=o=4", "--vocabulary must be given"),
     ],
 )  # fmt: skip
 def test_a_command_that_its_program_refuses_is_found(command, message):

@@ -38,7 +38,10 @@ def flag_names():
     """The flags of all programs: ours, the benchmarks' and Beam's."""
     programs = "\n".join(sources("bertjax", "data_pipelines", "benchmarks"))
     defined = re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", programs)
-    defined += re.findall(r"^    (\w+): .*command_line\.option\(", programs, flags=re.M)
+    defined += re.findall(
+        r"^    (\w+): .*(?:command_line\.option|_batch_size|_recipe)\(", programs, flags=re.M
+    )
+    defined += re.findall(r"flag=\"(\w+)\"", programs)
     defined += re.findall(r"\"--(\w+)", programs)
     for benchmark in sources("benchmarks"):  # some take a dataclass's fields or a table's keys
         defined += re.findall(r"^    (\w+): (?:str|int|float) = ", benchmark, flags=re.M)

@@ -13,7 +13,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from bertjax import recipes
-from bertjax.cli import program_flags
+from bertjax.cli import command_line
 
 flags.disclaim_key_flags()  # --config is a flag of the program that defines it
 
@@ -89,7 +89,7 @@ def define(
     If it `takes_several` recipes, with commas between, its value is the first; `names` and
     `options` say the rest.
     """
-    config_flags.register_flag_parser_for_type(int, program_flags.Parser())
+    config_flags.register_flag_parser_for_type(int, command_line.WholeNumbers())
     config_flags.DEFINE_config_file("config", None, help_text, flag_values=flag_values)
     flag_values["config"].parser = _Parser(takes_several)
     if default is not None:

@@ -8,34 +8,30 @@ reference curve speaks where data, vocabulary, model and number of tokens are it
 
 from __future__ import annotations
 
-from absl import flags
+if __name__ == "__main__":
+    from bertjax.cli import command_line, programs  # what follows takes seconds to import
+
+    command_line.parse(programs.Compare, __doc__)
+
 from etils import epath
 
-from bertjax.cli import command_line, program_flags
+from bertjax.cli import command_line, programs
 from bertjax.compare import page, references, runs
 from bertjax.files import atomic
 
 
-def define_flags() -> None:
-    """Defines the flags of `main`."""
-    flags.DEFINE_string("output", "", "HTML page to write; empty: none.")
-    flags.DEFINE_string("references", "", "Folder of further reference curves of yours.")
-
-
-def main(argv: list[str]) -> None:
+def main(options: programs.Compare) -> None:
     """Prints what is off in the runs, and writes the page."""
-    options = flags.FLAGS
     output = epath.Path(options.output) if options.output else None
     if output is not None and page.is_of_others(output):
         raise ValueError(f"--output={output} is there and no page of bertjax: give a new name")
     folders = [references.DIRECTORY, *([options.references] if options.references else [])]
-    compared = runs.read_all(argv[1:], references.load_all(*folders))
-    program_flags.print_report(page.text(compared))
+    compared = runs.read_all(options.workdirs, references.load_all(*folders))
+    command_line.print_report(page.text(compared))
     if output is not None:
         atomic.write(output, page.page(compared))
-        program_flags.print_report(f"{output} has the curves")
+        command_line.print_report(f"{output} has the curves")
 
 
 if __name__ == "__main__":
-    define_flags()
     command_line.run(main)

@@ -10,16 +10,20 @@ python -m bertjax.convert --from=WORKDIR --to=DIR --all_words
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+if __name__ == "__main__":
+    from bertjax.cli import command_line, programs  # what follows takes seconds to import
+
+    command_line.parse(programs.Convert, __doc__, logs=True)
+
+import dataclasses
 from typing import Any
 
-from absl import flags, logging
+from absl import logging
 from etils import epath
 
-from bertjax.cli import command_line
-from bertjax.convert import formats, hub, huggingface_write, model_card, pretrained, workdir
+from bertjax.cli import command_line, programs
+from bertjax.convert import formats, hub, model_card, pretrained, workdir
 from bertjax.files import directories
-from bertjax.models import pooling
 from bertjax.workdirs import checkpoint, reader, trained_positions, word_marks
 
 # A training checkpoint of TensorFlow has some 800 optimizer slots.
@@ -139,73 +143,14 @@ def _of_workdir(
     return weights, model_card.read_run(found)
 
 
-def _define_flags() -> None:
-    flags.DEFINE_string("from", None, "Weights: a directory, or a file in it.", required=True)
-    flags.DEFINE_string("to", None, "Directory to write.", required=True)
-    flags.DEFINE_enum("format", "huggingface", [*formats.WRITERS], "Format to write.")
-    flags.DEFINE_enum(
-        "head", None, [*pretrained.PARTS], "Head of the model to write; without it the source's."
-    )
-    flags.DEFINE_string(
-        "step", checkpoint.NEWEST, "Of a workdir, which checkpoint: newest, best, or a number."
-    )
-    flags.DEFINE_bool(
-        "all_words",
-        False,
-        "Of a workdir, each checkpoint kept by words, to --to/chck_1M and so on.",
-    )
-    flags.DEFINE_bool(
-        "ema", None, "Of a workdir, the average of the parameters; without it what was evaluated."
-    )
-    flags.DEFINE_string("license", None, "Of the weights, for the model card: apache-2.0, mit ...")
-    flags.DEFINE_enum(
-        "dtype", "float32", [*huggingface_write.DTYPES], "Type of the numbers in the export."
-    )
-    flags.DEFINE_enum(
-        "sentence_pooling",
-        None,
-        [*pooling.POOLINGS],
-        "Write a model of sentence embeddings, of any encoder; one that was trained for them is "
-        "written as one without.",
-    )
-    flags.DEFINE_bool(
-        "sentence_normalize", None, "Vectors of sentences have length 1; without it as trained."
-    )
-    flags.DEFINE_bool("overwrite", False, "Replace a directory of weights at --to.")
-    flags.DEFINE_string(
-        "push_to", None, "Repository of the Hugging Face Hub, ORG/NAME, that gets --to as a commit."
-    )
-    flags.DEFINE_string(
-        "revision",
-        hub.MAIN,
-        "Its branch, made if missing; {step} is the step of the checkpoint, {words} the "
-        "words at which it was kept.",
-    )
-    flags.DEFINE_bool("private", False, "A repository that is made is private.")
-
-
-def main(argv: list[str]) -> None:
-    """Converts as the flags say."""
-    if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is not a flag; give --from=PATH --to=DIR")
-    options = flags.FLAGS.flag_values_dict()  # "from" is not an attribute that Python would take
-    names = ("format", "head", "step", "ema", "license", "dtype", "overwrite")
-    names += ("sentence_pooling", "sentence_normalize")
-    chosen = {name: options[name] for name in names}
-    write = convert_all if options["all_words"] else convert
-    write(options["from"], options["to"], **chosen, push=_destination(options))
-
-
-def _destination(options: Mapping[str, Any]) -> hub.Destination | None:
-    if options["push_to"] is not None:
-        return hub.Destination(options["push_to"], options["revision"], options["private"])
-    for name, default in (("revision", hub.MAIN), ("private", False)):
-        if options[name] != default:
-            raise ValueError(f"--{name}={options[name]} is of --push_to=ORG/NAME, which is missing")
-    return None
+def main(options: programs.Convert) -> None:
+    """Converts as the options say."""
+    chosen = dataclasses.asdict(options)
+    write = convert_all if chosen.pop("all_words") else convert
+    push_to, revision, private = map(chosen.pop, ("push_to", "revision", "private"))
+    push = None if push_to is None else hub.Destination(push_to, revision, private)
+    write(**chosen, push=push)
 
 
 if __name__ == "__main__":
-    logging.set_verbosity(logging.INFO)
-    _define_flags()
     command_line.run(main)

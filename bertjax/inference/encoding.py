@@ -19,11 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from bertjax.cli import command_line, programs
 from bertjax.data import padding
 from bertjax.devices import sharding
 from bertjax.inference import rows, saved_model
 from bertjax.models import parameters, sentence_encoder, sentence_vectors
 from bertjax.models import pooling as poolings
+from bertjax.options import faults
 from bertjax.tasks import prediction
 from bertjax.tokenization import unknown_tokens
 
@@ -38,7 +40,6 @@ LAYERS: dict[str, Callable[[Sequence[Array]], Array]] = {
     "all": lambda states: jnp.concatenate(states, axis=-1),
 }
 LAYERS_NEEDED = {"last": 1, "second_to_last": 2, "last4": 4, "sum4": 4, "embeddings": 0, "all": 0}
-POOLINGS = (*poolings.POOLINGS, "none")
 
 # Batches that are given to the devices before the first one's vectors are fetched.
 AHEAD = 2
@@ -53,7 +54,7 @@ BLOCK_SIZE = 8192
 class Options:
     """How texts become vectors: all that a vector depends on besides the text and the model.
 
-    pooling: one of POOLINGS; with "none" there is a vector for each token in place of each text
+    pooling: one of `models.pooling.POOLINGS`, or "none" for a vector of each token
     prompt: stands before each text
     dims: number of first numbers of a vector that are kept, before it is normalized; 0 keeps all
     truncate_dim: the same afterwards
@@ -94,33 +95,20 @@ class Tokens:
         return np.cumsum(self.lengths) - self.lengths
 
 
-def options_for(
-    model: saved_model.TrainedModel,
-    *,
-    layers: str = "last",
-    pooling: str | None = None,
-    normalize: bool | None = None,
-    prompt: str | None = None,
-    dims: int | None = None,
-    truncate: bool = False,
-) -> Options:
-    """Returns the options; None stands for what a model for sentence embeddings was trained with.
+def options_for(model: saved_model.TrainedModel, **options: Any) -> Options:
+    """Returns `options`, which are fields of `cli.programs.Vectors`; None is the model's own.
 
-    Other models get the mean of the tokens, not normalized, without a prompt. Dense layers behind
-    the pooling read the last layer; vectors of other layers are without them.
+    Dense layers behind the pooling read the last layer; vectors of other layers are without them.
 
     Raises:
       ValueError: for an unknown name, or `dims` without a vector of a text.
     """
     trained = model.sentence or sentence_vectors.SentenceVectors()
-    pooling = trained.pooling if pooling is None else pooling
-    if layers not in LAYERS or pooling not in POOLINGS:
-        raise ValueError(
-            f"layers is {layers!r}, known are {', '.join(LAYERS)}; "
-            f"pooling is {pooling!r}, known are {', '.join(POOLINGS)}"
-        )
+    asked: programs.Vectors = command_line.made(programs.Vectors, **options)
+    pooling = trained.pooling if asked.pooling is None else asked.pooling
+    dims, normalize = asked.dims, asked.normalize
     if pooling == "none" and dims:
-        raise ValueError(f"dims is {dims} and shortens vectors of texts; pooling none has none")
+        raise faults.unread("dims", dims, "pooling 'none' gives no vectors of texts", 0)
     has_vectors = pooling != "none"
     # As in sentence-transformers: its module normalizes before this cut, its option after it.
     truncate_dim = trained.truncate_dim if dims is None and has_vectors else 0
@@ -128,14 +116,14 @@ def options_for(
         dims, truncate_dim = dims or truncate_dim, 0
     normalize = trained.normalize if normalize is None else normalize
     return Options(
-        layers=layers,
+        layers=asked.layers,
         pooling=pooling,
         normalize=normalize and has_vectors,
-        prompt=trained.prompt("document") if prompt is None else prompt,
+        prompt=trained.prompt("document") if asked.prompt is None else asked.prompt,
         dims=dims or 0,
         truncate_dim=truncate_dim,
         max_length=min(trained.max_seq_length or model.max_length, model.max_length),
-        truncate=truncate,
+        truncate=bool(asked.truncate),
     )
 
 

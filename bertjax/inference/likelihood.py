@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import flags
 from jaxtyping import Array, Float
 
 from bertjax.data import minimal_pairs, padding, sentence_rows
@@ -225,14 +224,6 @@ READINGS: dict[str, tuple[Part, ...]] = {
     "causal": (Part("whole", _of_next),),
     "fused": (Part("each_token_masked", _of_masked), Part("whole", _of_next)),
 }
-
-
-def define_reading() -> None:
-    """Defines --reading, of the programs that score texts."""
-    flags.DEFINE_enum(
-        "reading", "", ["", *READINGS],
-        "How a hybrid model reads a text: masked (default), causal, or both added.",
-    )  # fmt: skip
 
 
 def _parts(task: tasks.ScoresSentences, head: str, reading: str) -> tuple[Part, ...]:

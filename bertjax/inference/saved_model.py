@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import jax
 import ml_collections
-from absl import flags
 from etils import epath
 from flax import nnx
 from jax.sharding import Mesh
@@ -282,17 +281,6 @@ def _languages(config: ml_collections.ConfigDict) -> tuple[str, ...]:
 def all_devices() -> Mesh:
     """Returns a mesh that splits rows over all devices."""
     return sharding.make_mesh(jax.devices(), data=-1)
-
-
-def define_flags(checkpoint_help: str) -> None:
-    """Defines the flags of all programs that use a model."""
-    flags.DEFINE_string("checkpoint", None, checkpoint_help, required=True)
-    flags.DEFINE_string("step", "newest", "Which checkpoint: newest, best, or the number of one.")
-    flags.DEFINE_string(
-        "language", "",
-        "Name of the language of the texts, for a model with embeddings of languages; by default "
-        "the one that it was finetuned in.",
-    )  # fmt: skip
 
 
 def _trainings(workdir: epath.Path) -> list[str]:

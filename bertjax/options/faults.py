@@ -13,6 +13,10 @@ from typing import Any
 MOST_CHARACTERS = 200  # of a value
 
 
+class RunError(RuntimeError):
+    """A run cannot go on; the message says why and what to do."""
+
+
 def wrong(option: str, value: Any, must: str, instead: str = "") -> ValueError:
     """Returns the fault of a value out of its range: it must be `must`, or do `instead`."""
     return ValueError(f"{option} is {shown(value)}; it must be {must}" + _step(instead))

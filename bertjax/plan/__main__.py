@@ -14,6 +14,11 @@ are measured by a few steps on this machine.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bertjax.cli import command_line, programs  # what follows takes seconds to import
+
+    command_line.parse(programs.Plan, __doc__, logs=True)
+
 import datetime
 import json
 import pathlib
@@ -21,78 +26,33 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
-from absl import flags, logging
+import ml_collections
+from absl import logging
 from etils import epath
 
-from bertjax.cli import command_line, program_flags, recipe_flag
+from bertjax.cli import command_line, programs, recipe_flag
 from bertjax.jobs import automatic
 from bertjax.plan import assumptions as assumptions_lib
 from bertjax.plan import budget, budget_text, cache, planner, targets, text
 from bertjax.training import config_faults, planned
 
-# Flags of the plan of one run, which a budget has no use for.
-OF_ONE_RUN = ("search", "workdir", "num_examples")
 
-
-def define_flags() -> None:
-    """Defines the flags of `main`."""
-    several = "With --budget several, with commas between; a name alone is all sizes of a family."
-    recipe_flag.define(takes_several=True, help_text=f"{recipe_flag.HELP} {several}")
-    flags.DEFINE_string("topology", None, "v5e-16, v4-8, ..., a shape (v5e:4x4), cpu or gpu.")
-    flags.DEFINE_string("budget", None, "24h, 90m, 2d: list the tokens that it gives each recipe.")
-    flags.DEFINE_float(
-        "tokens_per_parameter",
-        *(100.0, "That a model should see in --budget, for each parameter outside of embeddings."),
-        lower_bound=0.0,
-    )
-    program_flags.DEFINE_integer("num_slices", 1, "Slices of that topology.", lower_bound=1)
-    flags.DEFINE_bool("search", False, "Find the largest batch that fits, and changes that help.")
-    flags.DEFINE_bool("json", False, "Print one JSON object instead of text.")
-    flags.DEFINE_bool("spot", False, "Price of spot chips only.")
-    flags.DEFINE_float("price_per_chip_hour", None, "Dollars, instead of the table's price.")
-    program_flags.DEFINE_integer("vocab_size", 0, "Where config.model.vocab_size is 0; 0: 30522.")
-    program_flags.DEFINE_integer(
-        "num_examples", 0, "Of finetuning, or of an epoch; 0: those of the data.", lower_bound=0
-    )
-    flags.DEFINE_string("cache_dir", None, "Of compiled plans; default: in the user's cache.")
-    flags.DEFINE_string("workdir", None, "Write plan.json there: `train` compares with it.")
-    flags.mark_flag_as_required("topology")
-
-
-def main(argv: list[str]) -> None:
-    """Plans as the flags say, and prints."""
-    del argv
-    options = flags.FLAGS
-    _check_flags(options)
+def main(options: programs.Plan) -> None:
+    """Plans as the options say, and prints."""
     if options.topology != "gpu":
         # libtpu would look for TPUs to run on; the plan only compiles for them.
         jax.config.update("jax_platforms", "cpu")
     directory = pathlib.Path(options.cache_dir) if options.cache_dir else cache.default_directory()
     if options.budget:
-        _print_budget(options, directory)
-    else:
-        _print_plan(options, directory)
+        _print_budget(options, options.budget, directory)
+    elif options.config is not None:
+        _print_plan(options, options.config, directory)
 
 
-def _check_flags(options: flags.FlagValues) -> None:
-    """Raises a ValueError that names the flags that do not go together."""
-    if options.budget:
-        if given := [f"--{name}" for name in OF_ONE_RUN if options[name].value]:
-            raise ValueError(
-                f"{' and '.join(given)} cannot be given with --budget, which lists recipes: plan "
-                "one of them without --budget"
-            )
-        return
-    if not options.config:
-        raise ValueError("--config must be given, or --budget; --help lists the flags")
-    if len(recipe_flag.names()) > 1:
-        raise ValueError("--config names several recipes; only --budget takes more than one")
-    if options["tokens_per_parameter"].present:
-        raise ValueError("--tokens_per_parameter belongs to --budget, which is not given")
-
-
-def _print_plan(options: flags.FlagValues, directory: pathlib.Path) -> None:
-    config = automatic.decided(options.config, None)
+def _print_plan(
+    options: programs.Plan, config: ml_collections.ConfigDict, directory: pathlib.Path
+) -> None:
+    config = automatic.decided(config, None)
     config, assumptions = assumptions_lib.with_length(config, options.num_examples)
     config, more = assumptions_lib.with_vocabulary(config, options.vocab_size)
     assumptions += more
@@ -114,8 +74,8 @@ def _print_plan(options: flags.FlagValues, directory: pathlib.Path) -> None:
     _print(options, fields, text.lines(plan, totals))
 
 
-def _print_budget(options: flags.FlagValues, directory: pathlib.Path) -> None:
-    hours, names = budget.parse_hours(options.budget), recipe_flag.names()
+def _print_budget(options: programs.Plan, given: str, directory: pathlib.Path) -> None:
+    hours, names = budget.parse_hours(given), recipe_flag.names()
     configs, assumptions = budget.candidates(
         names or budget.DEFAULT_RECIPES, recipe_flag.options(), vocab_size=options.vocab_size
     )
@@ -146,11 +106,9 @@ def _print_budget(options: flags.FlagValues, directory: pathlib.Path) -> None:
     _print(options, budget_text.to_json(made), budget_text.lines(made))
 
 
-def _print(options: flags.FlagValues, fields: dict[str, Any], lines: Iterable[str]) -> None:
+def _print(options: programs.Plan, fields: dict[str, Any], lines: Iterable[str]) -> None:
     print(json.dumps(fields) if options.json else "\n".join(lines))
 
 
 if __name__ == "__main__":
-    logging.set_verbosity(logging.INFO)
-    define_flags()
     command_line.run(main, choices=config_faults.CHOICES)

@@ -8,6 +8,11 @@ continues where it stopped. --config.OPTION=VALUE sets an option of the training
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bertjax.cli import command_line, programs  # what follows takes seconds to import
+
+    command_line.parse(programs.Start, __doc__)
+
 import os
 import pathlib
 import signal
@@ -15,9 +20,8 @@ import subprocess
 import sys
 
 import ml_collections
-from absl import flags
 
-from bertjax.cli import command_line, interruptions, program_flags, recipe_flag
+from bertjax.cli import command_line, interruptions, programs
 from bertjax.files import tables
 from bertjax.start import commands, sentences
 from bertjax.start import page as page_lib
@@ -57,7 +61,7 @@ def _run_all(
     reports = []
     for command in first:
         if command == first[-1] and any(map(_advises, reports)):
-            program_flags.print_report("", _OF_ADVICE)
+            command_line.print_report("", _OF_ADVICE)
         if not command.is_done:
             reports.append(run(command))
         commands.store(output, options)  # now: another call may correct those that made nothing
@@ -69,7 +73,7 @@ def _run_all(
 
 def run(command: commands.Command) -> str:
     """Prints a command, runs it, and returns what it prints."""
-    program_flags.print_report(f"\n$ {command.shown}")
+    command_line.print_report(f"\n$ {command.shown}")
     lines = []
     with subprocess.Popen(command.argv, stdout=subprocess.PIPE, encoding="utf-8") as process:
         before = {
@@ -80,7 +84,7 @@ def run(command: commands.Command) -> str:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         assert process.stdout is not None
         for line in process.stdout:
-            program_flags.print_report(line.removesuffix("\n"))
+            command_line.print_report(line.removesuffix("\n"))
             lines.append(line)
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -95,30 +99,8 @@ def _advises(report: str) -> bool:
     return "--" in report.partition("\nWarnings: ")[2]
 
 
-def define_flags() -> None:
-    """Defines the flags of `main`."""
-    recipe_flag.define(default="own")
-    flags.DEFINE_string("input", None, "Files and globs of text, as data_pipelines.build has them.")
-    flags.DEFINE_string("output", None, "Directory for all that is made.")
-    flags.DEFINE_float("hours", 0.0, "Of pretraining at most; 0: all steps of the recipe.", 0.0)
-    flags.DEFINE_string("normalization", "nfc", "Of the text, as train_vocabulary has it.")
-    program_flags.DEFINE_integer(
-        "vocabulary_size", 0, "Entries; 0: by the length of the text.", lower_bound=0
-    )
-    flags.DEFINE_string("encoding", "", "Of the text, as train_vocabulary has it; empty: UTF-8.")
-    flags.DEFINE_string("text_field", "", "Of tables and JSON lines; empty: text.")
-    flags.DEFINE_string(
-        "build_options",
-        "",
-        "More options of data_pipelines.build, one behind the other.",
-    )
-    flags.mark_flags_as_required(["input", "output"])
-
-
-def main(argv: list[str]) -> None:
-    """Runs the steps as the flags say."""
-    del argv
-    values = flags.FLAGS
+def main(values: programs.Start) -> None:
+    """Runs the steps as the options say."""
     if pipes := [it for it in values.input.split(",") if it == "-" or tables.is_pipe(it)]:
         raise ValueError(
             f"--input names {pipes[0]}, but the text is read several times: write it to a file"
@@ -137,9 +119,8 @@ def main(argv: list[str]) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     more = tuple(it for it in sys.argv[1:] if it.lstrip("-").startswith(("config.", "noconfig.")))
     page = start(pathlib.Path(values.output), options, values.config, more)
-    program_flags.print_report(f"\n{page} shows what was made")
+    command_line.print_report(f"\n{page} shows what was made")
 
 
 if __name__ == "__main__":
-    define_flags()
     command_line.run(main, choices=config_faults.CHOICES)

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from bertjax.cli import command_line
+from bertjax.options import faults
 from bertjax.tasks import base, metrics
 from bertjax.training import state, writers
 
@@ -37,7 +37,7 @@ CHANCE_CAUSES = (
 )
 
 
-class DivergedError(command_line.RunError):
+class DivergedError(faults.RunError):
     """Too many steps in a row had a non-finite loss or gradient."""
 
 

@@ -15,7 +15,6 @@ import jax
 from absl import logging
 from etils import epath
 
-from bertjax.cli import command_line
 from bertjax.files import atomic
 from bertjax.options import faults as faults_lib
 
@@ -23,7 +22,7 @@ DIRECTORY = "profile"  # in the workdir
 MEMORY_FILE = "memory.prof"
 
 
-class OutOfMemoryError(command_line.RunError):
+class OutOfMemoryError(faults_lib.RunError):
     """A step does not fit into the memory of the devices; the message says what to do."""
 
 

@@ -37,7 +37,7 @@ UNREADABLE_DIRECTORY = "checkpoints_unreadable"
 NEWEST, BEST = "newest", "best"  # the checkpoints that have names
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(faults_lib.RunError):
     """A checkpoint could not be written, or no checkpoint could be read."""
 
 

@@ -21,13 +21,14 @@ from absl import logging
 from etils import epath
 
 from bertjax.files import atomic, directories, foreign_files, mounts
+from bertjax.options import faults
 
 FILE = "owner.json"  # in the workdir
 HEARTBEAT_SECONDS = 20.0
 PATIENCE = 3  # missed heartbeats after which an owner counts as gone
 
 
-class WorkdirInUseError(RuntimeError):
+class WorkdirInUseError(faults.RunError):
     """Another process has the workdir; the message says which."""
 
 

@@ -29,9 +29,10 @@ except ModuleNotFoundError as error:
         "data_pipelines.beam needs Apache Beam, which is optional: pip install 'bertjax[beam]'"
     ) from error
 
+from bertjax.cli import command_line
 from bertjax.data import records
 from data_pipelines import build as local
-from data_pipelines import command_line, workers
+from data_pipelines import workers
 from data_pipelines.beam import work
 from data_pipelines.building import blocks, builders, shards
 from data_pipelines.building.options import Options
@@ -261,7 +262,7 @@ def main(arguments: Sequence[str]) -> None:
         options = command_line.parsed(BeamOptions, flags.FLAGS)
         _check_unknown(arguments[1:])
         command_line.print_report(*report.lines(build(options, arguments[1:])))
-    except (ValueError, OSError, workers.WorkerDied) as error:
+    except command_line.USER_ERRORS as error:
         sys.exit(f"bertjax: {error}")
 
 
@@ -390,5 +391,5 @@ def _check_unknown(arguments: Sequence[str]) -> None:
 
 def start() -> None:
     """Parses the command line and runs the program; flags that are not ours go to Beam."""
-    command_line.define_flags(BeamOptions, flags.FLAGS)
-    app.run(main, flags_parser=functools.partial(command_line.parse, known_only=True))
+    command_line.define_flags(BeamOptions)
+    app.run(main, flags_parser=functools.partial(command_line.parse_flags, known_only=True))

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from bertjax.cli import command_line
 from bertjax.data import masking, records
 from bertjax.files import delimiters, text_encodings
-from data_pipelines import command_line, workers
+from data_pipelines import workers
 from data_pipelines.building import blocks, row_packing
 from data_pipelines.documents import deduplication, languages, segmenters, sentences, sources
 from data_pipelines.formats import base as format_base

@@ -5,9 +5,9 @@ import sys
 import pytest
 from absl import flags
 
+from bertjax.cli import command_line
 from data_pipelines import (
     build,
-    command_line,
     inspect_records,
     inspect_vocabulary,
     train_vocabulary,
@@ -18,11 +18,11 @@ from tests import programs
 REQUIRED = ["--input=a", "--output=b"]
 
 
-def parse(options_class, arguments, positional=""):
+def parse(options_class, arguments):
     values = flags.FlagValues()
-    command_line.define_flags(options_class, values, positional)
+    command_line.define_flags(options_class, values)
     rest = values(["program", *arguments])
-    return command_line.parsed(options_class, values, positional, rest[1:])
+    return command_line.parsed(options_class, values, rest[1:])
 
 
 def test_flags_have_the_defaults_and_types_of_the_options():
@@ -44,13 +44,13 @@ def test_options_that_are_missing_misspelt_or_of_another_type_are_refused():
     for arguments in (["--output=b"], [*REQUIRED, "--size=big"], [*REQUIRED, "--sizes=3"]):
         with pytest.raises(flags.Error):
             parse(train_vocabulary.Options, arguments)
-    assert parse(inspect_records.Options, ["DIR", "--adopt"], "directory").directory == "DIR"
+    assert parse(inspect_records.Options, ["DIR", "--adopt"]).directory == "DIR"
     with pytest.raises(ValueError, match="one argument, the directory"):
-        parse(inspect_records.Options, [], "directory")
-    both = parse(inspect_vocabulary.Options, ["v", "a text"], "vocabulary text")
+        parse(inspect_records.Options, [])
+    both = parse(inspect_vocabulary.Options, ["v", "a text"])
     assert (both.vocabulary, both.text) == ("v", "a text")
     with pytest.raises(ValueError, match="2 arguments: vocabulary, text"):
-        parse(inspect_vocabulary.Options, ["v"], "vocabulary text")
+        parse(inspect_vocabulary.Options, ["v"])
 
 
 def test_a_program_ends_with_one_line_where_flags_or_files_cannot_be_used(tmp_path):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from absl import flags
 
+from bertjax.cli import command_line
 from bertjax.data import masking, records
 from bertjax.tokenization import tokenizer
-from data_pipelines import build, command_line
+from data_pipelines import build
 from data_pipelines.building.options import Options
 from data_pipelines.documents import sources
 from data_pipelines.formats import base as format_base

@@ -44,7 +44,7 @@ import numpy as np
 from etils import epath
 
 from bertjax import jobs, train
-from bertjax.cli import command_line, interruptions
+from bertjax.cli import command_line, interruptions, programs
 from bertjax.data import records
 from bertjax.files import atomic
 from bertjax.workdirs import checkpoint, ownership
@@ -263,7 +263,7 @@ class Run:
 def trained() -> int:
     """Trains as the program does, in a process that was forked; returns its exit code."""
     jobs.pretraining_data.PretrainingData.train_batches = recorded_run.recorded
-    train.define_flags()
+    command_line.parse(programs.Train, None)
     code = 0
     try:
         command_line.run(train.main)
