@@ -87,7 +87,10 @@ def test_the_program_prints_what_is_off_and_writes_one_page(tmp_path):
 
 @pytest.mark.parametrize(
     ("workdir", "reason"),
-    [("nowhere", "has no lines; give the workdir"), (None, "give at least one argument, the workdirs")],
+    [
+        ("nowhere", "has no lines; give the workdir"),
+        (None, "give at least one argument, the workdirs"),
+    ],
 )
 def test_without_a_run_it_says_so(tmp_path, workdir, reason):
     arguments = [str(tmp_path / workdir)] if workdir else []
