@@ -171,7 +171,7 @@ def test_the_choices_of_flags_are_the_keys_of_the_tables_that_they_choose_from()
     assert options.Convert(source="x", target="y").revision == hub.MAIN
 
 
-# What each program needs besides the mistake.
+# Program -> a mistake in its command.
 MISTAKES = {
     "train": "--config=smoke --wordir=x",
     "finish": "",

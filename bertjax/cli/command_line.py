@@ -223,7 +223,7 @@ def _flag(field: dataclasses.Field[Any]) -> str:
 
 @dataclasses.dataclass
 class _Program:
-    """What `parse` leaves to `run`: the options, or the topic of the help on a recipe."""
+    """The result of `parse` for `run`: the options, or the topic of the help on a recipe."""
 
     options: Any = None
     topic: str = ""
@@ -263,7 +263,7 @@ def run(
 ) -> None:
     """Runs `main` with the options that `parse` read.
 
-    What the user got wrong ends it with one line, code 1. `choices` are the values of options of
+    A mistake of the user ends it with one line and code 1. `choices` are the values of options of
     --config, which --help lists.
     """
     if _program.topic:
