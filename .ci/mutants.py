@@ -307,19 +307,19 @@ MUTANTS = [
         "test_config.py training workdirs",
     ),
     Mutant(
-        "bertjax/files/foreign_files.py",
+        "bertjax/files/opening.py",
         "    if not stat.S_ISREG(mode):\n",
         "    if stat.S_ISDIR(mode):\n",
         "files tokenization",
     ),
     Mutant(
-        "bertjax/files/foreign_files.py",
+        "bertjax/files/opening.py",
         "    if size > most_bytes:\n",
         "    if size > 1024 * most_bytes:\n",
         "files tokenization convert",
     ),
     Mutant(
-        "bertjax/files/tables.py",
+        "bertjax/files/opening.py",
         "    if _stamp(file) != before:\n",
         "    if before is None:\n",
         "files data_pipelines/formats",

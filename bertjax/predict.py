@@ -31,7 +31,7 @@ from bertjax import inference
 from bertjax.cli import command_line, programs
 from bertjax.data import padding, value_rows
 from bertjax.data import records as records_lib
-from bertjax.files import delimiters, json_text, tables, text_encodings
+from bertjax.files import delimiters, json_text, opening, tables, text_encodings
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, example_files, feature_sets, values
 from bertjax.tasks import prediction
@@ -180,7 +180,7 @@ def read_lines(lines: Iterable[bytes]) -> Iterator[Any]:
             )
 
 
-def read_rows(file: tables.File, rules: tables.Rules) -> Iterator[Any]:
+def read_rows(file: opening.File, rules: tables.Rules) -> Iterator[Any]:
     """Yields the rows of CSV with a header, a BadLine for one that is faulty.
 
     Raises:

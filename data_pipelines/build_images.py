@@ -21,6 +21,7 @@ from PIL import Image, UnidentifiedImageError
 
 from bertjax.cli import command_line
 from bertjax.data import pictures, records
+from bertjax.files import opening
 from data_pipelines.values import value_records, value_tables
 
 SCALINGS = ("standard", "imagenet", "half")
@@ -89,7 +90,8 @@ class _Files:
         return self.paths[number]
 
     def image(self, number: int) -> Image.Image:
-        return _opened(self.paths[number], self.paths[number])
+        path = self.paths[number]
+        return _opened(opening.read(path, opening.TOKENIZER_BYTES), path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,13 +113,13 @@ class _Bytes:
         held = held.get("bytes") if isinstance(held, dict) else held
         if not isinstance(held, bytes):
             raise ValueError(f"{self.name(number)} has no bytes of a picture: {held!r:.60}")
-        return _opened(io.BytesIO(held), self.name(number))
+        return _opened(held, self.name(number))
 
 
-def _opened(file: str | io.BytesIO, name: str) -> Image.Image:
+def _opened(content: bytes, name: str) -> Image.Image:
     """Returns the picture of a file; ValueError if it is none, or too large."""
     try:
-        opened = Image.open(file)
+        opened = Image.open(io.BytesIO(content))
         if opened.width * opened.height > MOST_PIXELS:
             raise ValueError(
                 f"{name} has {opened.width:,} x {opened.height:,} pixels, more than "
@@ -285,8 +287,7 @@ def _given_labels(source: _Source, options: Options) -> list[Any]:
 def _source(options: Options) -> _Source:
     path = options.input
     if path.endswith((".npy", ".npz")):
-        if not os.path.exists(path):
-            raise FileNotFoundError(f"{path} does not exist")
+        opening.check_regular(path)
         try:
             array = np.load(path, allow_pickle=False)
             array = array if isinstance(array, np.ndarray) else array[options.array]

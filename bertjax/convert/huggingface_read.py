@@ -26,7 +26,7 @@ from bertjax.convert import (
     sentence_transformers,
 )
 from bertjax.convert.families import base
-from bertjax.files import foreign_files, json_text
+from bertjax.files import json_text, opening
 from bertjax.models import decoder_sharing, sentence_vectors
 from bertjax.tokenization import tokenizer
 
@@ -256,7 +256,7 @@ def read_weights(path: epath.PathLike) -> Weights:
         return _read_shards(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
-    foreign_files.check_regular(path)
+    opening.check_regular(path)
     with path.open("rb") as file:
         if file.read(40).startswith(b"version https://git-lfs"):
             raise ValueError(
@@ -340,7 +340,7 @@ def _read_safetensors(path: epath.Path) -> Weights:
 
 def _read_shards(index: epath.Path) -> Weights:
     try:
-        places = json_text.loads(foreign_files.read(index))["weight_map"]
+        places = json_text.loads(opening.read(index))["weight_map"]
         shards = sorted(set(places.values()))
         is_plain = all("/" not in shard and "\\" not in shard for shard in shards)
         is_plain &= not any(shard.endswith(".index.json") for shard in shards)

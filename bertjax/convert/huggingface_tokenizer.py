@@ -17,7 +17,7 @@ from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertjax.convert.families import base
-from bertjax.files import foreign_files, json_text
+from bertjax.files import json_text, opening
 from bertjax.tokenization import (
     added_tokens,
     library_tokenizer,
@@ -69,7 +69,7 @@ def _class_of(directory: epath.Path) -> str:
 
 def _of_pieces(path: epath.Path, pieces: sentence_piece.Pieces) -> tokenizer.Tokenizer:
     try:
-        model = sentence_piece.renumbered(foreign_files.read_tokenizer(path), pieces)
+        model = sentence_piece.renumbered(opening.read_tokenizer(path), pieces)
         vocabulary = tokenizer.SentencePieceTokenizer(model)
     except ValueError as error:
         raise ValueError(f"{path} is not a sentencepiece model of its family: {error}") from error

@@ -23,7 +23,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.files import foreign_files, json_text
+from bertjax.files import json_text, opening
 from bertjax.models import sentence_vectors
 
 MODULES_FILE = "modules.json"
@@ -243,7 +243,7 @@ def _config(vectors: sentence_vectors.SentenceVectors) -> dict[str, Any]:
 def _listed(path: epath.Path) -> list[tuple[str, str]]:
     """Returns the kind and the directory of each module, in their order."""
     try:
-        listed = json_text.loads(foreign_files.read(path))
+        listed = json_text.loads(opening.read(path))
         listed = sorted(listed, key=lambda module: module["idx"])
         modules = [(module["type"].rpartition(".")[2], module["path"]) for module in listed]
         is_plain = all(".." not in it and not it.startswith("/") for _, it in modules)

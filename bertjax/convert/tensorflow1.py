@@ -22,7 +22,7 @@ from etils import epath
 from bertjax.convert import families, names, pretrained
 from bertjax.convert.families import base
 from bertjax.data import records
-from bertjax.files import foreign_files, json_text
+from bertjax.files import json_text, opening
 from bertjax.models import embedding_sharing, encoder, encoder_config, parameters
 from bertjax.tokenization import sentence_piece, tokenizer, wordpiece
 
@@ -141,7 +141,7 @@ def read_variables(prefix: epath.Path) -> tuple[dict[str, np.ndarray], tuple[str
             f"of {prefix.name} into {prefix.parent}"
         )
     for path in prefix.parent.glob(f"{prefix.name}.*"):
-        foreign_files.check_regular(path)
+        opening.check_regular(path)
     tf = records.import_tensorflow()
     # A file that ends too early is a LookupError (an IndexError), all else an OpError.
     damage = (tf.errors.OpError, LookupError)
@@ -242,7 +242,7 @@ def _read_fields(path: epath.Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"{path.name} is missing: copy the model's into {path.parent}")
     try:
-        fields = json_text.loads(foreign_files.read(path))
+        fields = json_text.loads(opening.read(path))
     except ValueError as error:
         raise ValueError(f"{path.name} is not JSON: {error}") from error
     if not isinstance(fields, dict):
@@ -261,12 +261,12 @@ def read_vocabulary(directory: epath.Path, released: base.Released) -> tokenizer
         fields = json_text.read_object(config) if config.exists() else {}
         if fields.get("do_lower_case") is not None:
             return tokenizer.load(directory)
-        content = foreign_files.read_tokenizer(path)
+        content = opening.read_tokenizer(path)
         entries = content.decode("utf-8", errors="replace").splitlines()
     elif (directory / sentence_piece.MODEL_FILE).exists():
         return tokenizer.load(directory)
     elif released.model and (directory / released.model).exists():
-        model = foreign_files.read_tokenizer(directory / released.model)
+        model = opening.read_tokenizer(directory / released.model)
         entries = sentence_piece.SentencePieceTokenizer(model).vocabulary
     else:
         return None

@@ -14,7 +14,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import Int, UInt64
 
-from bertjax.files import atomic, foreign_files
+from bertjax.files import atomic, opening
 
 FILE = "contents.npz"
 
@@ -98,7 +98,7 @@ def load(directory: epath.PathLike) -> RecordSummary | None:
     if not path.exists():
         return None
     try:
-        arrays = foreign_files.read_arrays(path)
+        arrays = opening.read_arrays(path)
     except ValueError as error:
         raise ValueError(f"{error}: {_REMEDY}") from error
     counts, hashes = arrays.get("token_counts"), arrays.get("document_hashes")

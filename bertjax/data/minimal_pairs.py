@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from bertjax.files import tables
+from bertjax.files import opening, tables
 
 
 class Continuation(NamedTuple):
@@ -104,7 +104,7 @@ def read(path: epath.PathLike) -> tuple[str, list[Comparison]]:
     """Returns the format and the comparisons of a file, or of all files of a directory."""
     name, comparisons = "", []
     for file in _files(epath.Path(path)):
-        suffix, compression = tables.suffixes(file)
+        suffix, compression = opening.suffixes(file)
         stem = file.name[: len(file.name) - len(suffix + compression)]
         for row in tables.rows(file, suffix=suffix if suffix in tables.FORMATS else ".jsonl"):
             source = f"{file}:{row.number}"
@@ -133,7 +133,7 @@ def _files(path: epath.Path) -> Iterator[epath.Path]:
         yield path
         return
     for file in sorted(path.iterdir()):
-        if tables.suffixes(file)[0] in tables.FORMATS:
+        if opening.suffixes(file)[0] in tables.FORMATS:
             yield file
 
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bertjax.files import path_lists, tables
+from bertjax.files import opening, path_lists, tables
 
 COLUMNS = ("source", "target")
 
@@ -74,7 +74,7 @@ def _of_lines(source: str, target: str) -> Iterator[Pair]:
 
 
 def _of_table(path: str, columns: Sequence[str]) -> Iterator[Pair]:
-    is_named = tables.suffixes(path)[0] != ".tsv"
+    is_named = opening.suffixes(path)[0] != ".tsv"
     names = tables.column_names(path) if is_named else COLUMNS
     if columns and set(columns) <= set(names):
         names = tuple(columns)

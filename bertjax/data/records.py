@@ -26,7 +26,7 @@ from jaxtyping import Int
 
 from bertjax.data import contents as contents_lib
 from bertjax.data import encoding
-from bertjax.files import atomic, foreign_files, hashed_files, json_text
+from bertjax.files import atomic, hashed_files, json_text, opening
 from bertjax.options import faults as faults_lib
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ class Manifest:
                 raise FileNotFoundError(f"{fault}; make them with {remedy}")
             raise FileNotFoundError(f"{path} does not exist; make records with {remedy}")
         try:
-            fields = json_text.loads(foreign_files.read(path))
+            fields = json_text.loads(opening.read(path))
             version = fields["format_version"]
             if version == FORMAT_VERSION:
                 faults = list(_manifest_faults(fields))

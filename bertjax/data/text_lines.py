@@ -9,7 +9,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.files import tables, text_encodings
+from bertjax.files import opening, tables, text_encodings
 from bertjax.tokenization import token_ids
 
 
@@ -63,17 +63,16 @@ def count(paths: Sequence[epath.PathLike]) -> int | None:
     None if one of them is a pipe, which can be read once.
     """
     total = 0
-    if any(path == "-" or tables.is_pipe(path) for path in paths):
+    if any(path == "-" or opening.is_pipe(path) for path in paths):
         return None
     for path in paths:
-        with tables.opened(path) as file:
-            file = text_encodings.with_line_feeds(file)
-            total += sum(1 for _ in tables.lines(file, path))
+        with opening.opened(path, text_encodings.UTF8) as file:
+            total += sum(1 for _ in tables.lines(file))
     return total
 
 
 def _of_file(path: epath.Path, source: int, columns: Columns) -> Iterator[Line]:
-    if tables.suffixes(path)[0] not in JSON_SUFFIXES:
+    if opening.suffixes(path)[0] not in JSON_SUFFIXES:
         for number, text in enumerate(tables.text_lines(path), start=1):
             yield Line(source, number, "", text)
         return

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from etils import epath
 
-from bertjax.files import atomic, foreign_files, json_text, mounts
+from bertjax.files import atomic, json_text, mounts, opening
 
 MARKER = "bertjax.json"
 VERSION = 1
@@ -173,7 +173,7 @@ def lock(directory: epath.PathLike) -> Iterator[bool]:
     while True:
         directory.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            foreign_files.check_regular(path)  # a pipe would be waited for
+            opening.check_regular(path)  # a pipe would be waited for
         with path.open("a") as file:
             is_locked = mounts.lock(file)
             # Its owner before may have removed the file, and a third process locked a new one.

@@ -7,7 +7,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.files import foreign_files
+from bertjax.files import opening
 
 
 def loads(text: str | bytes) -> Any:
@@ -21,7 +21,7 @@ def loads(text: str | bytes) -> Any:
 def read_object(path: epath.PathLike) -> dict[str, Any]:
     """Returns the object in a JSON file."""
     path = epath.Path(path)
-    content = foreign_files.read(path)
+    content = opening.read(path)
     try:
         fields = loads(content)
     except ValueError as error:

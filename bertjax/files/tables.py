@@ -9,19 +9,12 @@ texts at U+2028.
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import csv
 import dataclasses
 import decimal
-import gzip
 import io
 import itertools
-import lzma
-import os
-import pathlib
-import stat
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +23,7 @@ from absl import logging
 from etils import epath
 from pyarrow import parquet
 
-from bertjax.files import delimiters, json_text, text_encodings
+from bertjax.files import delimiters, json_text, opening, text_encodings
 
 # A longer field comes from a quote that is never closed. (csv's default is 131,072.)
 LONGEST_FIELD = 1 << 28
@@ -38,7 +31,6 @@ LONGEST_FIELD = 1 << 28
 LONGEST_RECORD_BYTES = 1 << 28
 ROWS_PER_BATCH = 256
 _SKIPPED_BYTES = 1 << 20
-_BUFFER_BYTES = 1 << 20
 
 
 class FaultyFile(ValueError):
@@ -68,8 +60,6 @@ class Row(NamedTuple):
     fault: Fault | None = None
 
 
-# A file opened for bytes; the files of gzip, bz2 and remote places have no class in common.
-File = Any
 # Returns the fault in the names of a file's columns and its remedy, None without a fault.
 NamesFault = Callable[[Sequence[str]], str | None]
 
@@ -117,17 +107,17 @@ def rows(path: epath.PathLike, rules: Rules = EXACT, suffix: str | None = None) 
     `suffix`, one of FORMATS, is the format; by default it is the suffix of the file.
     """
     suffix = suffix or _format(path)
-    with _as_utf8(path, suffix, rules) as file:
+    with _opened(path, suffix, rules) as file:
         yield from rows_of(file, path, suffix, rules)
 
 
-def rows_of(file: File, path: epath.PathLike, suffix: str, rules: Rules) -> Iterator[Row]:
+def rows_of(file: opening.File, path: epath.PathLike, suffix: str, rules: Rules) -> Iterator[Row]:
     """Yields the rows of an open file, text in UTF-8; `suffix` is one of FORMATS.
 
     `path` and `rules.encoding`, which the file had before, are for messages.
     """
     if suffix in FIELDS:
-        head, numbered = _begun(lines(file, path), path, suffix, rules)
+        head, numbered = _begun(lines(file), path, suffix, rules)
         yield from _under_header(path, head, FIELDS[suffix](numbered, path, rules, head), rules)
         return
     for row in RECORDS[suffix](file, path, rules):
@@ -138,9 +128,9 @@ def rows_of(file: File, path: epath.PathLike, suffix: str, rules: Rules) -> Iter
 def column_names(path: epath.PathLike, rules: Rules = EXACT) -> tuple[str, ...]:
     """Returns the columns of a file by its first row, () if it has none."""
     suffix = _format(path)
-    with _as_utf8(path, suffix, rules) as file:
+    with _opened(path, suffix, rules) as file:
         if suffix in FIELDS:
-            head, numbered = _begun(lines(file, path), path, suffix, rules)
+            head, numbered = _begun(lines(file), path, suffix, rules)
             _, names = next(FIELDS[suffix](numbered, path, rules, head), (1, ()))
             return () if isinstance(names, Fault) else tuple(delimiters.column_names(names))
         return tuple(next((r.values for r in RECORDS[suffix](file, path, rules) if r.values), {}))
@@ -154,115 +144,44 @@ def decimal_mark(path: epath.PathLike, rules: Rules) -> str:
     suffix = _format(path)
     if suffix not in FIELDS:
         return "."
-    with _as_utf8(path, suffix, rules) as file:
-        head, _ = _begun(lines(file, path), path, suffix, rules)
+    with _opened(path, suffix, rules) as file:
+        head, _ = _begun(lines(file), path, suffix, rules)
     return "," if head.delimiter == ";" else "."
 
 
-def suffixes(path: epath.PathLike) -> tuple[str, str]:
-    """Returns the suffixes of format and compression, each maybe empty: ".jsonl", ".gz"."""
-    name = pathlib.PurePath(str(path).lower())
-    if name.suffix in DECOMPRESSORS:
-        return pathlib.PurePath(name.stem).suffix, name.suffix
-    return name.suffix, ""
-
-
-@contextlib.contextmanager
-def opened(path: epath.PathLike) -> Iterator[File]:
-    """Opens the decompressed bytes of a file."""
-    path = epath.Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give the path of a file of examples")
-    if path.is_dir():
-        raise FaultyFile(f"{path} is a directory; give the path of a file in it")
-    if is_pipe(path):
-        if (pipe := os.stat(path).st_ino) in _OPENED_PIPES:
-            raise FaultyFile(
-                f"{path} is a pipe, which can be read once, and this program reads its files "
-                "several times: write the text into a file and give that"
-            )
-        _OPENED_PIPES.add(pipe)
-    compression = suffixes(path)[1]
-    with contextlib.ExitStack() as stack:
-        file: Any = stack.enter_context(path.open("rb"))
-        stack.enter_context(unchanged(file, path))
-        if compression:
-            file = stack.enter_context(DECOMPRESSORS[compression](file))
-        yield file
-
-
-@contextlib.contextmanager
-def _as_utf8(path: epath.PathLike, suffix: str, rules: Rules) -> Iterator[File]:
-    with opened(path) as file:
-        is_text = suffix != ".parquet"
-        yield text_encodings.as_utf8(file, rules.encoding, path) if is_text else file
-
-
-_OPENED_PIPES: set[int] = set()  # by their inodes
-
-
-def is_pipe(path: epath.PathLike) -> bool:
-    """Returns whether a path is a pipe or a device, which can be read once."""
-    local = os.fspath(path)
-    is_other = os.path.exists(local) and not (os.path.isfile(local) or os.path.isdir(local))
-    return "://" not in local and is_other
-
-
-@contextlib.contextmanager
-def unchanged(file: File, path: epath.PathLike) -> Iterator[None]:
-    """Raises a FaultyFile in the end if an open file of a disk has changed meanwhile."""
-    before = _stamp(file)
-    yield
-    if _stamp(file) != before:
-        raise FaultyFile(
-            f"{path} changed while it was read; run the command again once nothing writes it"
-        )
-
-
-def _stamp(file: File) -> tuple[int, int] | None:
-    try:
-        status = os.fstat(file.fileno())
-    except (AttributeError, OSError, ValueError):
-        return None  # no file of a disk
-    return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
-
-
-def lines(file: File, path: epath.PathLike, longest: int = -1) -> Iterator[tuple[int, bytes]]:
+def lines(file: opening.File, longest: int = -1) -> Iterator[tuple[int, bytes]]:
     """Yields the number, from 1, and the bytes of each line, with its end.
 
     The rest of a line after `longest` bytes is skipped.
     """
     number = 0
-    try:
-        while line := file.readline(longest):
-            number += 1
-            yield number, line
-            if len(line) == longest and not line.endswith(b"\n"):
-                while (rest := file.readline(_SKIPPED_BYTES)) and not rest.endswith(b"\n"):
-                    pass
-    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        # Errors of the system have numbers; those of gzip, bz2 and arrow have none.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise FaultyFile(
-            f"{path}:{number + 1}: it cannot be decompressed ({error}); fetch or compress it again"
-        ) from error
+    while line := file.readline(longest):
+        number += 1
+        yield number, line
+        if len(line) == longest and not line.endswith(b"\n"):
+            while (rest := file.readline(_SKIPPED_BYTES)) and not rest.endswith(b"\n"):
+                pass
 
 
-def text_lines(path: epath.PathLike) -> Iterator[str]:
+def text_lines(path: epath.PathLike, encoding: str = text_encodings.UTF8) -> Iterator[str]:
     """Yields the lines of a text, without their ends and a byte-order mark."""
-    with opened(path) as file:
+    with opening.opened(path, encoding) as file:
         yield from text_lines_of(file, path)
 
 
-def text_lines_of(file: File, path: epath.PathLike) -> Iterator[str]:
+def text_lines_of(file: opening.File, path: epath.PathLike) -> Iterator[str]:
     """Yields the lines of an open file, as `text_lines`; `path` is for messages."""
-    for number, line in lines(text_encodings.with_line_feeds(file), path):
+    for number, line in lines(text_encodings.with_line_feeds(file)):
         yield _text(line, number, path, EXACT)
 
 
+def _opened(path: epath.PathLike, suffix: str, rules: Rules) -> Any:
+    """Opens a file for `rows_of`."""
+    return opening.opened(path, None if suffix == ".parquet" else rules.encoding)
+
+
 def _format(path: epath.PathLike) -> str:
-    suffix = suffixes(path)[0]
+    suffix = opening.suffixes(path)[0]
     if suffix not in FORMATS and not epath.Path(path).is_dir():
         raise FaultyFile(f"{path} ends in {suffix!r}; known files end in {', '.join(FORMATS)}")
     return suffix
@@ -275,7 +194,7 @@ def _text(line: bytes, number: int, path: epath.PathLike, rules: Rules, head: by
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8", errors)
     except UnicodeDecodeError as error:
-        excel = '; in Excel save it as "CSV UTF-8"' if suffixes(path)[0] == ".csv" else ""
+        excel = '; in Excel save it as "CSV UTF-8"' if opening.suffixes(path)[0] == ".csv" else ""
         fault = f"it is not {rules.encoding}"
         if text_encodings.is_utf8(rules.encoding):
             advice = _advice(head or _head(path) or line, rules)
@@ -287,7 +206,7 @@ def _head(path: epath.PathLike) -> bytes:
     """Returns the beginning of a file; nothing of a stream, which has no path."""
     if not epath.Path(path).is_file():
         return b""
-    with opened(path) as file:
+    with opening.opened(path) as file:
         return file.read(text_encodings.HEAD_BYTES)
 
 
@@ -413,8 +332,8 @@ def _under_header(
             yield Row(number, {}, Fault("columns", message))
 
 
-def _json_rows(file: File, path: epath.PathLike, rules: Rules) -> Iterator[Row]:
-    for number, line in lines(file, path, LONGEST_RECORD_BYTES):
+def _json_rows(file: opening.File, path: epath.PathLike, rules: Rules) -> Iterator[Row]:
+    for number, line in lines(file, LONGEST_RECORD_BYTES):
         if rules.blank_lines or not line.isspace():
             record = _record(line)
             if not isinstance(record, Fault):
@@ -447,7 +366,7 @@ def _advice(head: bytes, rules: Rules) -> str:
     return text_encodings.advice(head, rules.encoding_option)
 
 
-def _parquet_rows(file: File, path: epath.PathLike, rules: Rules) -> Iterator[Row]:
+def _parquet_rows(file: opening.File, path: epath.PathLike, rules: Rules) -> Iterator[Row]:
     del rules
     with parquet_errors(path), parquet.ParquetFile(file) as opened_file:
         yield from parquet_rows(opened_file)
@@ -458,8 +377,6 @@ def parquet_errors(path: epath.PathLike) -> Iterator[None]:
     """Raises FaultyFile inside of the `with` block where a Parquet file cannot be read."""
     try:
         yield
-    except FaultyFile:
-        raise
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise FaultyFile(
             f"{path} cannot be read as Parquet ({error}); fetch or write it again"
@@ -559,23 +476,10 @@ def _json_value(value: Any) -> Any:
     return str(value)  # dates, times, durations
 
 
-def _zstandard(file: File) -> Any:
-    stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")
-    # For lines, which arrow's streams do not have.
-    return io.BufferedReader(stream, _BUFFER_BYTES)  # pyright: ignore[reportArgumentType]
-
-
 _TIMES = {
     pyarrow.timestamp("ns").id: pyarrow.timestamp,
     pyarrow.time64("ns").id: pyarrow.time64,
     pyarrow.duration("ns").id: pyarrow.duration,
-}
-
-DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
-    ".gz": lambda file: gzip.GzipFile(fileobj=file),
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
-    ".zst": _zstandard,
 }
 
 # Files that name their columns in the first row, and files that name them in every row.

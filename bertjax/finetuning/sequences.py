@@ -240,7 +240,7 @@ class SequenceScorer(base.Scorer):
 
 def _of_lines(sources: str, targets: str, rules: tables.Rules) -> list[feature_sets.TextExample]:
     """Returns the pairs of the lines of two files."""
-    by_file = [_lines(path, rules) for path in (sources, targets)]
+    by_file = [[*tables.text_lines(path, rules.encoding)] for path in (sources, targets)]
     if len(by_file[0]) != len(by_file[1]):
         raise example_files.FaultyFile(
             f"{sources} has {len(by_file[0])} lines and {targets} {len(by_file[1])}; line by line "
@@ -254,12 +254,6 @@ def _of_lines(sources: str, targets: str, rules: tables.Rules) -> list[feature_s
         examples.append(feature_sets.TextExample(pair, None, f"{sources}:{number}"))
     faults.check()
     return examples
-
-
-def _lines(path: str, rules: tables.Rules) -> list[str]:
-    with tables.opened(path) as file:
-        in_utf8 = text_encodings.as_utf8(file, rules.encoding, path)
-        return [*tables.text_lines_of(in_utf8, path)]
 
 
 def _task(encoder: encoders.EncoderConfig, options: base.Options) -> Sequences:

@@ -11,9 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import gzip
 import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +20,7 @@ from absl import logging
 from etils import epath
 from jaxtyping import Bool, Int
 
-from bertjax.files import json_text
+from bertjax.files import json_text, opening
 from bertjax.finetuning import feature_sets
 from bertjax.tokenization import tokenizer as tokenizers
 
@@ -289,15 +287,15 @@ def _items(
 def _json(path: epath.Path) -> Any:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give an official JSON file of SQuAD")
-    content = path.read_bytes()
+    with opening.opened(path) as file:
+        content = file.read()
     try:
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
         return json_text.loads(content)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{path}:{error.lineno}: it is not JSON: {error.msg}; give a file in SQuAD's format"
         ) from error
-    except (ValueError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: it cannot be read: {error}") from error
 
 

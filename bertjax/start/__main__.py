@@ -22,7 +22,7 @@ import sys
 import ml_collections
 
 from bertjax.cli import command_line, interruptions, programs
-from bertjax.files import tables
+from bertjax.files import opening
 from bertjax.start import commands, sentences
 from bertjax.start import page as page_lib
 from bertjax.training import config_faults
@@ -101,7 +101,7 @@ def _advises(report: str) -> bool:
 
 def main(values: programs.Start) -> None:
     """Runs the steps as the options say."""
-    if pipes := [it for it in values.input.split(",") if it == "-" or tables.is_pipe(it)]:
+    if pipes := [it for it in values.input.split(",") if it == "-" or opening.is_pipe(it)]:
         raise ValueError(
             f"--input names {pipes[0]}, but the text is read several times: write it to a file"
         )

@@ -23,7 +23,7 @@ from etils import epath
 from jaxtyping import Bool
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from bertjax.files import foreign_files, json_text
+from bertjax.files import json_text, opening
 from bertjax.tokenization import normalization as normalization_lib
 from bertjax.tokenization import offsets, sentence_piece, token_ids, wordpiece
 
@@ -269,7 +269,7 @@ def read_tokenizer(
     fields = json_text.read_object(config) if config.exists() else {}
     return ByteBpeTokenizer(
         entries(json_text.read_object(path)),
-        merges_of(lines(foreign_files.read_tokenizer(merges))),
+        merges_of(lines(opening.read_tokenizer(merges))),
         add_prefix_space=bool(fields.get("add_prefix_space", False)),
         normalization=normalization,
         keeps_marks=bool(fields.get(KEEPS_MARKS_FIELD, False)),

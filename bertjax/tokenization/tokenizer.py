@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from etils import epath
 
-from bertjax.files import foreign_files
+from bertjax.files import opening
 from bertjax.tokenization import (
     added_tokens,
     byte_bpe,
@@ -55,11 +55,11 @@ class TokenizerKind(NamedTuple):
 
 
 def _from_bytes(make: Callable[..., Tokenizer]) -> Callable[..., Tokenizer]:
-    return lambda path, **casing: make(foreign_files.read_tokenizer(path), **casing)
+    return lambda path, **casing: make(opening.read_tokenizer(path), **casing)
 
 
 def _of_library(path: epath.Path, **settings: Any) -> Tokenizer:
-    return LibraryTokenizer(foreign_files.read_tokenizer(path), settings)
+    return LibraryTokenizer(opening.read_tokenizer(path), settings)
 
 
 # Name, as manifests have it -> kind of tokenizer.

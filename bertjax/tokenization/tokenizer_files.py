@@ -12,7 +12,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.files import foreign_files, json_text
+from bertjax.files import json_text, opening
 from bertjax.tokenization import (
     added_tokens,
     byte_bpe,
@@ -63,7 +63,7 @@ def of_tokenizer_json(
     lowercase: bool | None = None,
 ) -> token_ids.Tokenizer | None:
     """Returns the tokenizer of a tokenizer.json; None if that of `entries_file` is the same."""
-    content = foreign_files.read_tokenizer(path)
+    content = opening.read_tokenizer(path)
     fields = json_text.loads(content)
     if not isinstance(fields, dict) or not isinstance(fields.get("model"), dict):
         if entries_file is not None:
@@ -87,7 +87,7 @@ def of_entries(
 ) -> token_ids.Tokenizer | None:
     """Returns the tokenizer of a vocab.txt or vocab.json of another kind than ours, else None."""
     if path.name == wordpiece.VOCABULARY_FILE:
-        entries = wordpiece.lines(foreign_files.read_tokenizer(path))
+        entries = wordpiece.lines(opening.read_tokenizer(path))
         if library_tokenizer.class_of(config) == japanese.CLASS:
             return library_tokenizer.of_japanese(entries, config)
         if library_tokenizer.class_of(config) == letters.CLASS:
@@ -100,7 +100,7 @@ def of_entries(
     merges_file = path.parent / byte_bpe.MERGES_FILE
     if path.name != byte_bpe.ENTRIES_FILE or not merges_file.exists():
         return None
-    merges = byte_bpe.merges_of(byte_bpe.lines(foreign_files.read_tokenizer(merges_file)))
+    merges = byte_bpe.merges_of(byte_bpe.lines(opening.read_tokenizer(merges_file)))
     ends = any(second.endswith(library_tokenizer.WORD_END) for _, second in merges)
     if not ends and library_tokenizer.class_of(config) != library_tokenizer.HERBERT_CLASS:
         return None
@@ -129,7 +129,7 @@ def _is_same_wordpiece(
     if library_tokenizer.class_of(config) == japanese.CLASS:
         return False
     if not _has_berts_names(config) or not _are_entries(
-        wordpiece.lines(foreign_files.read_tokenizer(entries_file)), ids
+        wordpiece.lines(opening.read_tokenizer(entries_file)), ids
     ):
         return False
     if library_tokenizer.class_of(config) in library_tokenizer.BERT_CLASSES:

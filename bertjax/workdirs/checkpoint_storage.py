@@ -29,7 +29,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
 from bertjax import config as config_lib
-from bertjax.files import atomic, foreign_files, json_text, mounts
+from bertjax.files import atomic, json_text, mounts, opening
 from bertjax.models import parameters
 from bertjax.options import value_types
 
@@ -146,7 +146,7 @@ def names_in(directory: epath.Path) -> set[str]:
 
 def read_json(path: epath.Path) -> Any:
     """Returns the content of a JSON file."""
-    return again(lambda: json_text.loads(foreign_files.read(path)), str(path))
+    return again(lambda: json_text.loads(opening.read(path)), str(path))
 
 
 def read_evaluation(directory: epath.Path) -> Evaluation | None:

@@ -20,7 +20,7 @@ from typing import IO
 from absl import logging
 from etils import epath
 
-from bertjax.files import atomic, directories, foreign_files, mounts
+from bertjax.files import atomic, directories, mounts, opening
 from bertjax.options import faults
 
 FILE = "owner.json"  # in the workdir
@@ -76,7 +76,7 @@ class Ownership:
     def _lock(self) -> bool:
         """Returns whether the system holds a lock for us, False without locks."""
         if self._path.exists():
-            foreign_files.check_regular(self._path)  # a pipe would be waited for
+            opening.check_regular(self._path)  # a pipe would be waited for
         file = open(self._path, "a+", encoding="utf-8", errors="replace")  # noqa: SIM115
         file.seek(0)
         owner = file.read()
@@ -165,7 +165,7 @@ def others_file(workdir: epath.PathLike) -> tuple[str, ...]:
 
 
 def _text(path: epath.Path) -> str:
-    return foreign_files.read(path).decode("utf-8", "replace")
+    return opening.read(path).decode("utf-8", "replace")
 
 
 def _is_heartbeat(content: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, SupportsFloat
 from absl import logging
 from etils import epath
 
-from bertjax.files import atomic, foreign_files, json_text
+from bertjax.files import atomic, json_text, opening
 
 FILE = "metrics.jsonl"  # in the workdir
 
@@ -65,7 +65,7 @@ def _complete_lines(path: Path | epath.Path) -> Iterator[tuple[dict[str, Any], s
     """Yields each entry with its line."""
     # Decoded here: a remote path's read_text takes no `errors`.
     try:
-        foreign_files.check_regular(path)
+        opening.check_regular(path)
         text = path.read_bytes().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return

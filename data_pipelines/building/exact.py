@@ -27,7 +27,7 @@ from etils import epath
 from jaxtyping import Bool, Int
 
 from bertjax.data import masking, record_files, records
-from bertjax.files import tables
+from bertjax.files import opening
 from bertjax.tokenization import tokenizer
 from data_pipelines import progress
 from data_pipelines.building import blocks, builders, shards
@@ -103,7 +103,7 @@ def _documents(paths: Sequence[str], vocabulary: tokenizer.Tokenizer) -> distinc
 
 def _plain_text_paths(units: Sequence[sources.Unit]) -> list[str]:
     for unit in units:
-        if unit.format != sources.TEXT or tables.suffixes(unit.location)[1]:
+        if unit.format != sources.TEXT or opening.suffixes(unit.location)[1]:
             raise ValueError(
                 f"input {unit.location} is not a plain text file; algorithm exact is the released "
                 "script, which reads nothing else: convert it, or use --algorithm=fast"

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from etils import epath
 
 from bertjax.data import translations
+from bertjax.files import atomic
 from data_pipelines.formats import base, input_files
 
 # In the place of a language in the path of an input.
@@ -55,7 +56,7 @@ def of_part(part: str) -> tuple[str, str]:
     name: folders of Parquet files are named `lang=de`.
     """
     path, _, name = part.rpartition("=")
-    is_here = not input_files.is_remote(part) and input_files.is_there(glob_of(part))
+    is_here = not atomic.is_remote(part) and input_files.is_there(glob_of(part))
     if not path or not _is_name(name) or is_here:
         return part, ""
     return path, name

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from absl import logging
 from etils import epath
 
-from bertjax.files import directories, path_lists, tables
+from bertjax.files import atomic, directories, opening, path_lists
 from data_pipelines.documents import languages
 from data_pipelines.formats import (
     base,
@@ -159,7 +159,7 @@ def help_text() -> str:
     """Returns what an input may be, for the help of an option."""
     files = ", ".join(one.help for one in FORMATS.values() if not one.keyword)
     others = ", or ".join(one.help for one in FORMATS.values() if one.keyword)
-    packed = " ".join(tables.DECOMPRESSORS)
+    packed = " ".join(opening.DECOMPRESSORS)
     return (
         f"files, pipes and globs ({files}; {packed}), - for standard input, {others}; several with "
         f"commas between them. INPUT=LANGUAGE names the language, and so does {languages.PLACE} in "
@@ -235,7 +235,7 @@ def _is_pipe(unit: Unit) -> bool:
     # Each process has its own /dev/stdin and /dev/fd/63, even if they are files.
     is_of_process = unit.location.startswith(("/dev/", "/proc/self/"))
     is_file = not FORMATS[unit.format].keyword
-    return is_file and (is_of_process or tables.is_pipe(unit.location))
+    return is_file and (is_of_process or opening.is_pipe(unit.location))
 
 
 def units(source: str) -> list[Unit]:
@@ -248,7 +248,7 @@ def units(source: str) -> list[Unit]:
     again: list[str] = []
     for unit in units:
         # One file may be spelled in several ways.
-        is_here = not FORMATS[unit.format].keyword and not input_files.is_remote(unit.location)
+        is_here = not FORMATS[unit.format].keyword and not atomic.is_remote(unit.location)
         key = os.path.abspath(unit.location) if is_here else unit.location
         if key in first:
             again.append(unit.location)
@@ -398,7 +398,7 @@ def _file_units(path: str, language: str) -> Iterator[Unit]:
 
 
 def _file_unit(path: str) -> Unit:
-    suffix, compression = tables.suffixes(path)
+    suffix, compression = opening.suffixes(path)
     fitting = (
         name
         for name, form in FORMATS.items()

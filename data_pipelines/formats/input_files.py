@@ -10,21 +10,16 @@ import contextlib
 import dataclasses
 import glob
 import hashlib
-import io
-import lzma
 import os
-import zlib
-from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from etils import epath
 
-from bertjax.files import tables, text_encodings
+from bertjax.files import atomic, opening, text_encodings
 
 PLACES_KEPT = 5
 # The name of standard input in a list of files, and its file.
 STANDARD_INPUT, STANDARD_INPUT_FILE = "-", "/dev/stdin"
-BUFFER_BYTES = 1 << 20
 
 # First bytes by which a file is recognized whatever its name.
 _MAGIC = {
@@ -50,6 +45,10 @@ class Log:
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
     first_places: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     removed: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def read(self, size: int) -> None:
+        """Counts bytes that were read."""
+        self.bytes_read += size
 
     def problem(self, kind: str, place: str) -> None:
         """Counts one problem and remembers where, if it is among the first of its kind."""
@@ -84,7 +83,7 @@ class Log:
 
 def find(pattern: str, *, accepted: str = "paths and globs of files") -> list[str]:
     """Returns the files that a path or glob (`**` recursive) stands for, sorted."""
-    if is_remote(pattern):
+    if atomic.is_remote(pattern):
         return _find_remote(pattern, accepted)
     if paths := _matches(pattern):
         return sorted(paths)
@@ -98,7 +97,7 @@ def find(pattern: str, *, accepted: str = "paths and globs of files") -> list[st
 
 def is_there(pattern: str) -> bool:
     """Returns whether a path or glob on this machine stands for a file or a directory."""
-    return is_remote(pattern) or os.path.exists(pattern) or bool(_matches(pattern))
+    return atomic.is_remote(pattern) or os.path.exists(pattern) or bool(_matches(pattern))
 
 
 def _matches(pattern: str) -> list[str]:
@@ -122,17 +121,12 @@ def store(path: str, target: epath.Path) -> tuple[int, str]:
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "rb", buffering=0) as source, target.open("wb") as file:
         try:
-            while piece := source.read(BUFFER_BYTES):
+            while piece := source.read(opening.BUFFER_BYTES):
                 digest.update(piece)
                 size += file.write(piece)
         except OSError as error:
             raise OSError(error.errno, f"{error.strerror}, copying {path}", str(target)) from error
     return size, digest.hexdigest()
-
-
-def is_remote(path: str) -> bool:
-    """Returns whether a path is not on this machine: gs://, s3:// and their like."""
-    return "://" in path
 
 
 def size(path: str) -> int:
@@ -141,42 +135,14 @@ def size(path: str) -> int:
     return file.stat().length if file.exists() else 0
 
 
-@contextlib.contextmanager
 def opened(
     path: str, log: Log | None = None, encoding: str = text_encodings.UTF8
-) -> Iterator[BinaryIO]:
+) -> contextlib.AbstractContextManager[BinaryIO]:
     """Opens the decompressed bytes of a file, counting the compressed ones in `log.bytes_read`.
 
     They are UTF-8 where the file is text in `encoding`.
     """
-    compression = tables.suffixes(path)[1]
-    try:
-        with contextlib.ExitStack() as stack:
-            raw = stack.enter_context(unbuffered(path))
-            file: Any = io.BufferedReader(_CountedFile(raw, log or Log()), BUFFER_BYTES)
-            if compression:
-                file = stack.enter_context(tables.DECOMPRESSORS[compression](file))
-            yield text_encodings.as_utf8(file, encoding, path)
-    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        # Only the system's own errors have numbers; those of gzip, bz2 and arrow have none.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise ValueError(
-                f"{path} cannot be read ({error.strerror}); mend it or leave it out of the input"
-            ) from error
-        raise ValueError(
-            f"{path} is damaged or not what its suffix {compression or '(none)'} says ({error}); "
-            "fetch or compress it again, or leave it out of the input"
-        ) from error
-
-
-@contextlib.contextmanager
-def unbuffered(path: str) -> Iterator[Any]:
-    """Opens the bytes of a file as they are stored."""
-    with (
-        epath.Path(path).open("rb") if is_remote(path) else open(path, "rb", buffering=0) as raw,
-        tables.unchanged(raw, path),
-    ):
-        yield raw
+    return opening.opened(path, encoding, log.read if log else None)
 
 
 def head(path: str, size: int) -> bytes:
@@ -184,7 +150,7 @@ def head(path: str, size: int) -> bytes:
     with opened(path) as file:
         first = file.read(size)
     for magic, suffix in _MAGIC.items():
-        if first.startswith(magic) and suffix != tables.suffixes(path)[0]:
+        if first.startswith(magic) and suffix != opening.suffixes(path)[0]:
             raise ValueError(
                 f"{path} holds {suffix} data, which its name does not say; "
                 + ("unpack it" if suffix == ".zip" else f"rename it to end in {suffix}")
@@ -210,25 +176,3 @@ def _find_remote(pattern: str, accepted: str) -> list[str]:
 
 def _matches_nothing(pattern: str, accepted: str) -> FileNotFoundError:
     return FileNotFoundError(f"input {pattern!r} matches no file; give {accepted}")
-
-
-class _CountedFile(io.RawIOBase):
-    """A file that adds the bytes read from it to the log."""
-
-    def __init__(self, raw: Any, log: Log):
-        self._raw = raw
-        self._log = log
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if hasattr(self._raw, "readinto"):
-            count = self._raw.readinto(buffer)
-        else:
-            # The files of remote places know no more than `read`.
-            content = self._raw.read(len(buffer))
-            count = len(content)
-            buffer[:count] = content
-        self._log.bytes_read += count
-        return count

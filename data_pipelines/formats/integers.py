@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.files import foreign_files
+from bertjax.files import opening
 from data_pipelines.formats import base, input_files, text_files
 
 
@@ -65,7 +65,7 @@ def _documents(array: np.ndarray) -> Iterator[np.ndarray]:
 
 def _opened(path: str) -> np.ndarray:
     try:
-        array = foreign_files.open_array(path)
+        array = opening.open_array(path)
     except ValueError as error:
         raise ValueError(
             f"{error}: an array of integers is wanted; one of objects would run "

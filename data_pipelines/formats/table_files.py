@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from bertjax.files import delimiters, tables
+from bertjax.files import delimiters, opening, tables
 from data_pipelines.formats import base, input_files, integers, text_files
 
 # Faults of rows -> their names in the log; a row that is not CSV ends the reading.
@@ -142,7 +142,7 @@ def _delimited_rows(path: str, reading: base.Reading, log: input_files.Log) -> I
 
     rules = tables.Rules(lenient=True, names_fault=names_fault, delimiter=reading.delimiter)
     with input_files.opened(path, log, reading.encoding) as file:
-        for row in tables.rows_of(file, path, tables.suffixes(path)[0], rules):
+        for row in tables.rows_of(file, path, opening.suffixes(path)[0], rules):
             if row.fault and row.fault.kind == "csv":
                 raise tables.FaultyFile(f"{path}:{row.number}: {row.fault.message}")
             yield row
@@ -226,8 +226,8 @@ def _column_names(schema: Any, prefix: str = "") -> dict[str, Any]:
 @contextlib.contextmanager
 def _opened_parquet(path: str) -> Iterator[parquet.ParquetFile]:
     with (
+        opening.opened(path) as stored,
         tables.parquet_errors(path),
-        input_files.unbuffered(path) as raw,
-        parquet.ParquetFile(raw) as file,
+        parquet.ParquetFile(stored) as file,
     ):
         yield file

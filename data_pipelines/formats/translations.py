@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from etils import epath
 
 from bertjax.data import parallel_texts, translations
-from bertjax.files import tables
+from bertjax.files import opening
 from data_pipelines.formats import base, input_files, text_files
 
 NAME = "translations"
@@ -35,7 +35,7 @@ def _exists(path: str) -> bool:
 def size(location: str) -> int:
     """Returns the bytes of all files; ValueError if one is a pipe, which is read once."""
     paths = files(location)
-    if pipes := [path for path in paths if tables.is_pipe(path)]:
+    if pipes := [path for path in paths if opening.is_pipe(path)]:
         raise ValueError(
             f"{pipes[0]} is a pipe, and the files of translations are read twice: write it to a "
             "file first, and give that"

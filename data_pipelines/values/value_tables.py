@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import pyarrow.compute
 from absl import logging
 from pyarrow import csv, parquet
 
-from bertjax.files import foreign_files, tables
+from bertjax.files import opening, tables
 
 LONGER_STEP = 1.5  # times the median step: months have 28 to 31 days
 
@@ -28,11 +27,11 @@ class Numbers:
 
 def read(path: str) -> pyarrow.Table:
     """Returns the table of a .csv or .parquet file, compressed or not."""
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"{path} does not exist")
-    foreign_files.check_regular(path)
+    opening.check_regular(path)
+    is_parquet = opening.suffixes(path)[0] == ".parquet"
     try:
-        table = parquet.read_table(path) if ".parquet" in path else csv.read_csv(path)
+        with opening.opened(path) as file:
+            table = parquet.read_table(file) if is_parquet else csv.read_csv(file)
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
         raise ValueError(f"{path} cannot be read as a table: {error}") from error
     names = table.column_names
@@ -91,12 +90,7 @@ def part_sizes(text: str, total: int, names: Sequence[str]) -> list[int]:
 
 
 def _of_array(path: str) -> Numbers:
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"{path} does not exist")
-    try:
-        array = np.load(path, allow_pickle=False)
-    except ValueError as error:
-        raise ValueError(f"{path} is not a plain array of numpy: {error}") from error
+    array = opening.open_array(path)
     if array.ndim not in (1, 2) or array.dtype.kind not in "fiu":
         raise ValueError(
             f"{path} has the shape {array.shape} of {array.dtype}; it must be numbers [steps] or "

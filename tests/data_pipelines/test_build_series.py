@@ -141,7 +141,7 @@ def test_times_that_do_not_rise_and_files_that_are_none_are_named(tmp_path, seri
     with pytest.raises(FileNotFoundError):
         build_series.build(options(str(tmp_path / "none.csv"), tmp_path / "r"))
     np.save(tmp_path / "o.npy", np.array([{}, 1]))
-    with pytest.raises(ValueError, match="not a plain array"):
+    with pytest.raises(ValueError, match="o.npy cannot be read as an array"):
         build_series.build(options(str(tmp_path / "o.npy"), tmp_path / "r"))
 
 

@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bertjax.files import tables
+from bertjax.files import opening, tables
 
 PACKED = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 ROWS = [{"a": "x\u2028\x0c", "b": "ü"}, {"a": "", "b": '"'}]
@@ -20,7 +20,7 @@ LENIENT = tables.Rules(lenient=True)
 
 def write(path, rows, end="\r\n"):
     """Writes rows as the suffix of the path says, with `end` between lines."""
-    suffix, compression = tables.suffixes(path)
+    suffix, compression = opening.suffixes(path)
     if suffix == ".parquet":
         parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=1)
         return path
@@ -43,11 +43,11 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path, rules):
         path = write(tmp_path / name, ROWS, end)
         rows = list(tables.rows(path, rules))
         assert [row.values for row in rows] == ROWS
-        first = 2 if tables.suffixes(path)[0] in tables.FIELDS else 1
+        first = 2 if opening.suffixes(path)[0] in tables.FIELDS else 1
         assert [row.number for row in rows] == [first, first + 1]
         assert tables.column_names(path) == ("a", "b")
         if not name.endswith(".parquet"):
-            path.write_bytes(PACKED[tables.suffixes(path)[1]](b""))
+            path.write_bytes(PACKED[opening.suffixes(path)[1]](b""))
             assert tables.column_names(path) == () and not list(tables.rows(path))
 
 
@@ -105,7 +105,7 @@ def test_bytes_that_are_not_utf8_end_the_reading_unless_it_is_lenient(tmp_path):
         path = write(tmp_path / name, [{"a": "one", "b": "two"}, {"a": "three", "b": "x"}])
         path.write_bytes(path.read_bytes().replace(b"three", b"th\xe9"))
         message = rf"{name}:{line}: it is not UTF-8 .*iconv.*{hint}"
-        with pytest.raises(tables.FaultyFile, match=message):
+        with pytest.raises(ValueError, match=message):
             list(tables.rows(path))
         last = list(tables.rows(path, LENIENT))[-1]
         assert last.fault.kind == "utf8" if last.fault else last.values["a"] == "th\udce9"
@@ -133,13 +133,13 @@ def test_a_file_that_cannot_be_a_table_is_an_error(tmp_path):
             "text\tlabel\n".encode("utf-16-le"),
             r"t.tsv:1: .*it looks like utf-16-le.*'text",
         ),
-        ("t.jsonl.gz", cut, r"t.jsonl.gz:\d+: it cannot be d"),
-        ("t.csv.gz", b"no archive", r"t.csv.gz:1: it cannot be decompressed"),
+        ("t.jsonl.gz", cut, "t.jsonl.gz is damaged"),
+        ("t.csv.gz", b"no archive", "t.csv.gz is damaged"),
         ("t.parquet", b"PAR1", r"t.parquet cannot be read as Parquet"),
         ("t.xlsx", b"", r"ends in '.xlsx'; known files end in .csv, .tsv, .jsonl"),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(tables.FaultyFile, match=message):
+        with pytest.raises(ValueError, match=message):
             list(tables.rows(tmp_path / name, rules))
     with pytest.raises(FileNotFoundError, match=r"absent.csv does not exist"):
         list(tables.rows(tmp_path / "absent.csv"))
@@ -186,7 +186,7 @@ def test_a_given_delimiter_is_taken_and_a_wrong_one_is_named_in_the_error(tmp_pa
     ):
         rules = tables.Rules(names_fault=names_fault, delimiter=delimiter)
         (tmp_path / name).write_text(f"{header}\na\n")
-        with pytest.raises(tables.FaultyFile, match=rf"{name}:1: the columns are .*{message}"):
+        with pytest.raises(ValueError, match=rf"{name}:1: the columns are .*{message}"):
             list(tables.rows(tmp_path / name, rules))
     for name, delimiter, text in (
         ("t.csv", "#", "a"),
@@ -255,7 +255,7 @@ def test_suffixes_of_format_and_compression():
         ("c.txt", (".txt", "")),
         ("articles1.xml-p1p41242.bz2", (".xml-p1p41242", ".bz2")),
     ):
-        assert tables.suffixes(path) == expected
+        assert opening.suffixes(path) == expected
 
 
 def test_a_table_in_another_encoding_is_read_with_it_and_without_it_the_option_is_named(tmp_path):
@@ -278,7 +278,7 @@ def test_a_table_in_another_encoding_is_read_with_it_and_without_it_the_option_i
             ] == expected
             assert tables.column_names(path, rules) == ("text", "label")
             message = rf"{name}:\d: .*{encoding}.*, which reads .*: give --encoding="
-            with pytest.raises(tables.FaultyFile, match=message):
+            with pytest.raises(ValueError, match=message):
                 list(tables.rows(path, tables.Rules(encoding_option="--encoding")))
             path.write_text(content)
             with pytest.raises(ValueError, match=rf"{name} is UTF-8, and another text"):

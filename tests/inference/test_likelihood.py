@@ -242,7 +242,7 @@ def test_a_file_that_holds_no_pairs_is_named_with_the_line(tmp_path, pairs, work
             minimal_pairs.read(path)
     packed = tmp_path / "pairs.jsonl.xz"
     packed.write_bytes(lzma.compress(pairs.read_bytes())[:-9])
-    with pytest.raises(ValueError, match=r"pairs\.jsonl\.xz:[0-9]+: it cannot be decompressed"):
+    with pytest.raises(ValueError, match=r"pairs\.jsonl\.xz is damaged"):
         minimal_pairs.read(packed)
     with pytest.raises(FileNotFoundError, match="nowhere.jsonl does not exist"):
         minimal_pairs.read(tmp_path / "nowhere.jsonl")

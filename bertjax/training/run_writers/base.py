@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from etils import epath
 
-from bertjax.files import atomic, foreign_files
+from bertjax.files import atomic, opening
 
 SENT_FILE = "writers.json"  # in the workdir
 
@@ -95,7 +95,7 @@ def update_sent(
 
 def _read_sent(path: epath.Path) -> SentScalars:
     try:
-        text = foreign_files.read(path).decode("utf-8", "replace")
+        text = opening.read(path).decode("utf-8", "replace")
     except FileNotFoundError:
         return SentScalars(uuid.uuid4().hex, {})
     try:

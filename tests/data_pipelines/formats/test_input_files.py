@@ -66,7 +66,7 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
 def test_a_link_to_nowhere_and_compressed_data_under_another_name_are_errors(tmp_path):
     (tmp_path / "a.txt").symlink_to(tmp_path / "gone")
     (path,) = input_files.find(str(tmp_path / "*.txt"))
-    with pytest.raises(ValueError, match="a.txt cannot be read"), input_files.opened(path):
+    with pytest.raises(FileNotFoundError, match=r"a\.txt does not"), input_files.opened(path):
         pass
     for name, message in (("b.txt", "rename it to end in .gz"), ("a.jsonl", "rename it")):
         (tmp_path / name).write_bytes(gzip.compress(b"text"))
@@ -122,6 +122,9 @@ class _Bucket:
 
     def exists(self, path):
         return os.path.exists(self.local(path))
+
+    def isdir(self, path):
+        return os.path.isdir(self.local(path))
 
     def glob(self, path):
         found = glob.glob(self.local(path), recursive=True)

@@ -5,13 +5,14 @@ import itertools
 import os
 import random
 import struct
+import threading
 import zipfile
 
 import numpy as np
 import pytest
 
 from bertjax.data import encoding, record_files, records, streams
-from bertjax.files import foreign_files, json_text
+from bertjax.files import json_text, opening
 from tests import small_records
 
 
@@ -28,10 +29,25 @@ def test_a_file_is_read_behind_links_and_nothing_else_is(tmp_path):
         json_text.read_object("/dev/zero")
 
 
+def test_a_pipe_is_an_input_that_is_read_once_and_no_array(tmp_path):
+    path = tmp_path / "pipe.npy"
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match="pipe.npy is a named pipe; it must be a file"):
+        opening.open_array(path)
+    writer = threading.Thread(target=path.write_bytes, args=(b"one\rtwo",))
+    writer.start()
+    sizes = []
+    with opening.opened(path, "utf-8", sizes.append) as file:
+        assert file.read() == b"one\ntwo" and sum(sizes) == 7
+    writer.join()
+    with pytest.raises(ValueError, match="is a pipe, which can be read once"), opening.opened(path):
+        pass
+
+
 def test_settings_of_another_size_are_refused_before_they_are_read(tmp_path):
     path = tmp_path / "config.json"
     with path.open("wb") as file:
-        file.truncate(foreign_files.SETTINGS_BYTES + 1)
+        file.truncate(opening.SETTINGS_BYTES + 1)
     with pytest.raises(ValueError, match=r"config.json has 67,108,865 bytes.* at most 67,108,864"):
         json_text.read_object(path)
 
@@ -47,7 +63,7 @@ def test_damaged_arrays_name_their_file_whatever_their_header_says(tmp_path):
             damaged[generator.randrange(128)] = generator.randrange(256)
         path.write_bytes(damaged)
         try:
-            foreign_files.open_array(path)
+            opening.open_array(path)
         except ValueError as error:
             assert str(path) in str(error)
             refused += 1
@@ -56,17 +72,17 @@ def test_damaged_arrays_name_their_file_whatever_their_header_says(tmp_path):
     for text in ("{'descr': '<i8', 'fortran_order': False, 'shape': (1 << 38,), }", "{'a': ('"):
         path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + text.ljust(117).encode())
         with pytest.raises(ValueError, match=r"array.npy cannot be read as an array"):
-            foreign_files.open_array(path)
+            opening.open_array(path)
 
 
 def test_an_archive_that_grows_beyond_measure_is_not_unpacked(tmp_path):
     path = tmp_path / "contents.npz"
     np.savez_compressed(path, counts=np.arange(100))
-    assert foreign_files.read_arrays(path)["counts"].sum() == 4950
+    assert opening.read_arrays(path)["counts"].sum() == 4950
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("counts.npy", bytes(200 * 2**20))
     with pytest.raises(ValueError, match=r"contents.npz is damaged \(.* bytes would become 209"):
-        foreign_files.read_arrays(path)
+        opening.read_arrays(path)
 
 
 def test_a_record_that_claims_to_be_longer_than_its_file_is_not_asked_for(tmp_path):
@@ -97,6 +113,6 @@ def test_every_flipped_bit_of_an_archive_is_damage_or_nothing(tmp_path):
         damaged[place] ^= 1
         path.write_bytes(damaged)
         try:
-            foreign_files.read_arrays(path)
+            opening.read_arrays(path)
         except ValueError as error:
             assert "contents.npz is damaged" in str(error)
