@@ -7,7 +7,6 @@ one is chosen: help takes no seconds.
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib.util
 import pathlib
 import re
@@ -15,6 +14,7 @@ import runpy
 import sys
 
 import bertjax
+from bertjax.options import faults
 
 PACKAGES = ("bertjax", "data_pipelines")
 _IS_PROGRAM = re.compile(r'^if __name__ == "__main__":', re.MULTILINE)
@@ -84,9 +84,8 @@ def main() -> None:
     if not name:
         sys.exit(usage())
     if name not in modules:
-        near = difflib.get_close_matches(name, modules, n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
-        sys.exit(f"bertjax: {name!r} is not a program.{meant} Known are {', '.join(modules)}")
+        near = faults.suggestion(name, modules) or "."
+        sys.exit(f"bertjax: {name!r} is not a program{near} Known are {', '.join(modules)}")
     sys.argv = [modules[name], *arguments]
     runpy.run_module(modules[name], run_name="__main__", alter_sys=True)
 

@@ -33,6 +33,7 @@ from bertjax.data import padding, text_lines
 from bertjax.files import tables
 from bertjax.finetuning import batches, feature_sets, sequences
 from bertjax.models import generation, parameters
+from bertjax.options import faults
 from bertjax.tasks import prediction
 from bertjax.tokenization import unknown_tokens
 
@@ -86,12 +87,10 @@ def generate(
     search = dataclasses.replace(task.search, **searched)
     longest = task.encoder.max_position_embeddings
     if search.max_length > longest and task.encoder.position_embedding == "learnt":
-        raise ValueError(f"max_length is {search.max_length}; the decoder reads at most {longest}")
+        raise faults.wrong("max_length", search.max_length, f"at most the {longest} of the decoder")
     if outputs < 1 or outputs > search.beams and not search.sampling:
-        raise ValueError(
-            f"outputs is {outputs}; it must be from 1 to the {search.beams} of beams (or any "
-            "number of draws: sampling)"
-        )
+        must = f"from 1 to the {search.beams} of beams"
+        raise faults.wrong("outputs", outputs, must, "any number of draws goes with sampling")
     draws, texts = outputs if search.sampling else 1, iter(texts)
     step = functools.partial(_step, search, model.graphdef, jax.random.key(seed))
     for first in itertools.count(0, CHUNK_BATCHES * batch_size):

@@ -187,7 +187,8 @@ def made(options_class: type, **values: Any) -> Any:
     known = [field.name for field in dataclasses.fields(options_class)]
     for name in values:
         if name not in known:
-            raise faults.unknown("an option", name, known)
+            near = faults.suggestion(name, known)
+            raise ValueError(f"{name!r} is not an option; known are {', '.join(known)}{near}")
     options = options_class(**values)
     check(options)
     return options

@@ -74,39 +74,28 @@ class Model:
         self,
         texts: Sequence[str] | np.ndarray,
         *,
-        layers: str = "last",
-        pooling: str | None = None,
-        normalize: bool | None = None,
-        prompt: str | None = None,
-        dims: int | None = None,
-        truncate: bool = False,
         batch_size: int = 32,
         language: str = "",
+        **options: Any,
     ) -> dict[str, np.ndarray]:
         """Returns `features` of the texts, a row each, and their `lengths` in tokens.
 
-        None stands for what the model was trained with; the prompt is that of documents. In place
-        of texts, a model of values takes them [rows, length, width], nan for missing values.
+        `options` are fields of `cli.programs.Vectors`: `layers`, `pooling`, `normalize`, `prompt`,
+        `dims`, `truncate`. In place of texts, a model of values takes them [rows, length, width],
+        nan for missing values.
 
         Raises:
           ValueError: as `encode.encode`, or for one text in place of a list.
         """
-        if isinstance(texts, str):
-            raise ValueError(f"texts is {texts!r:.60}; give a list of texts, [{texts!r:.40}]")
+        _check_list(texts)
         if isinstance(texts, np.ndarray) and texts.dtype.kind == "f":
-            shared = {"layers": layers, "pooling": pooling, "normalize": normalize, "dims": dims}
-            features = encode.encode_values(self._encoder, texts, batch_size=batch_size, **shared)
+            features = encode.encode_values(self._encoder, texts, batch_size=batch_size, **options)
             return {"features": features}
         return encode.encode(
             inference.in_language(self._encoder, language),
             [*map(str, texts)] if isinstance(texts, np.ndarray) else texts,
-            layers=layers,
-            pooling=pooling,
-            normalize=normalize,
-            prompt=prompt,
-            dims=dims,
-            truncate=truncate,
             batch_size=batch_size,
+            **options,
         )
 
     def predict(
@@ -123,45 +112,33 @@ class Model:
         return list(predict.predict(model, records, batch_size=batch_size))
 
     def generate(
-        self,
-        texts: Sequence[str],
-        *,
-        outputs: int = 1,
-        seed: int = 0,
-        batch_size: int = 32,
-        language: str = "",
-        **searched: Any,
+        self, texts: Sequence[str], *, language: str = "", **options: Any
     ) -> list[list[dict[str, Any]]]:
-        """Returns the best `outputs` texts of each text, with scores: of a model of sequences.
+        """Returns the best texts for each text, with scores, by a model of sequences.
 
-        `searched` are options of the search, such as `beams=4` (`models.generation.Search`).
+        `options` are those of `generate.generate`: `outputs`, `seed`, `batch_size`, and the fields
+        of `models.generation.Search`, such as `beams`.
 
         Raises:
           ValueError: as `generate.generate`, or for one text in place of a list.
         """
-        if isinstance(texts, str):
-            raise ValueError(f"texts is {texts!r:.60}; give a list of texts, [{texts!r:.40}]")
+        _check_list(texts)
         model = inference.in_language(self._finetuned, language)
-        shared = {"outputs": outputs, "seed": seed, "batch_size": batch_size}
-        return list(generate.generate(model, iter(texts), **shared, **searched))
+        return list(generate.generate(model, iter(texts), **options))
 
     def score(
-        self,
-        texts: Sequence[str],
-        *,
-        masking: str = "token",
-        batch_size: int = 64,
-        language: str = "",
+        self, texts: Sequence[str], *, language: str = "", **options: Any
     ) -> list[likelihood.Score | likelihood.NoScore]:
         """Returns the pseudo-log-likelihood of each text.
+
+        `options` are those of `likelihood.scores`: `masking`, `reading`, `batch_size`.
 
         Raises:
           ValueError: as `likelihood.scores`, or for one text in place of a list.
         """
-        if isinstance(texts, str):
-            raise ValueError(f"texts is {texts!r:.60}; give a list of texts, [{texts!r:.40}]")
+        _check_list(texts)
         model = inference.in_language(self._encoder, language)
-        return list(likelihood.scores(model, texts, masking=masking, batch_size=batch_size))
+        return list(likelihood.scores(model, texts, **options))
 
     def attention(self, text: str, *, language: str = "") -> Attention:
         """Returns the attention weights of each head of each layer, for `pictures.attention_heads`.
@@ -198,6 +175,11 @@ class Model:
     @functools.cached_property
     def _finetuned(self) -> inference.FinetunedModel:
         return inference.load_finetuned(self.workdir, step=self.step)
+
+
+def _check_list(texts: Any) -> None:
+    if isinstance(texts, str):
+        raise ValueError(f"texts is {texts!r:.60}; give a list of texts, [{texts!r:.40}]")
 
 
 @dataclasses.dataclass(frozen=True)

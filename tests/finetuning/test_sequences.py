@@ -308,7 +308,7 @@ def test_what_generates_no_texts_is_refused(trained, tmp_path):
     model = inference.load_finetuned(trained / "run")
     with pytest.raises(ValueError, match="outputs is 2; it must be from 1 to the 1 of beams"):
         next(generate.generate(model, ["w1"], outputs=2))
-    with pytest.raises(ValueError, match="max_length is 99; the decoder reads at most"):
+    with pytest.raises(ValueError, match="max_length is 99; it must be at most"):
         next(generate.generate(model, ["w1"], max_length=99))
     with pytest.raises(ValueError, match="give a list of texts"):
         bertjax.load(trained / "run").generate("w1")
