@@ -181,7 +181,7 @@ def test_an_xlm_trained_on_keeps_the_names_of_its_languages(directories, tmp_pat
     changes |= {"phases__phase1__num_steps": 1, "pretraining__pair_loss": "none"}
     config = make_config(directories, held_out="", **changes)
     config.init_from = str(tmp_path / "xlm")
-    with pytest.raises(ValueError, match=r"languages fr, eo, de, .* are de, eo, fr: say"):
+    with pytest.raises(ValueError, match=r"languages fr, eo, de, .* has de, eo, fr: say"):
         train.train(config, tmp_path / "run")
     config.data.languages = names
     train.train(config, tmp_path / "run")
@@ -294,7 +294,7 @@ def test_a_teacher_reads_the_numbers_of_the_students_languages(tmp_path, origin,
     made = weights.in_languages("sequence_classification", names=("fr", "eo", "de"))
     labels = {number: f"class {number}" for number in range(3)}
     formats.write(dataclasses.replace(made, labels=labels), tmp_path / "teacher", format="bertjax")
-    told = "of the languages fr, eo, de, those of the student of de, eo, fr"
+    told = "of the languages fr, eo, de, .* of de, eo, fr"
     with pytest.raises(ValueError, match=told):
         jobs.JOBS["finetuning"].open(config)
 

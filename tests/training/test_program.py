@@ -227,7 +227,7 @@ def test_the_attention_kernel_is_for_tpu_v4_and_newer():
     program.check_attention(config, "TPU v3")
     config.model.attention = "pallas"
     program.check_attention(config, "TPU v4")
-    with pytest.raises(ValueError, match="TPU v3: set it to 'xla'"):
+    with pytest.raises(ValueError, match="attention is 'pallas'; it must be 'xla' on TPU v3"):
         program.check_attention(config, "TPU v3")
 
 

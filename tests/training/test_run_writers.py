@@ -170,7 +170,7 @@ def test_passwords_of_addresses_are_not_printed(address, shown):
 
 def test_a_damaged_file_of_identities_is_named(tmp_path, opened):
     (tmp_path / "writers.json").write_text('{"identity": "1"')
-    with pytest.raises(ValueError, match=r"writers\.json is damaged.*Remove it to begin another"):
+    with pytest.raises(ValueError, match=r"writers\.json is damaged.*Remove it"):
         write(tmp_path, [1], kinds=("memory",))
     assert not opened
 
@@ -200,7 +200,7 @@ def test_writers_that_are_unknown_or_lack_their_package_are_faults(monkeypatch):
     with pytest.raises(ValueError, match="the config cannot be used") as caught:
         config_faults.validate(usable_config(writers=("tensorboard", "wandv", "lacking")))
     unknown, lacking = str(caught.value).splitlines()[1:]
-    assert "writers names 'wandv'; known are json_lines, tensorboard, wandb, mlflow" in unknown
+    assert "config.writers is 'wandv'; known are json_lines, tensorboard, wandb, mlflow" in unknown
     assert "pip install 'bertjax[none]'" in lacking
     config_faults.validate(usable_config(writers=("tensorboard", "json_lines")))
 
