@@ -27,11 +27,9 @@ MEAN = "mean"  # the set of the mean scores of others
 
 # Options of config.model that a run chooses whatever weights it starts from.
 OWN_MODEL_OPTIONS = (
-    *("hidden_dropout_prob", "attention_probs_dropout_prob"),
-    *("initializer", "initializer_range"),
-    *("dtype", "gradient_reduction_dtype", "remat", "attention"),
-    "depth_scaled_init",
-)
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer", "initializer_range",
+    "dtype", "gradient_reduction_dtype", "remat", "attention", "depth_scaled_init",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -180,9 +180,9 @@ def spread(of_teacher: int, of_student: int) -> tuple[int, ...]:
 
 # Fields of EncoderConfig in which a student that starts from its teacher may differ from it.
 _OWN = (
-    *("num_hidden_layers", "type_vocab_size", "pooler_act", "hidden_dropout_prob"),
-    *("attention_probs_dropout_prob", "initializer_range", "initializer", "remat"),
-)
+    "num_hidden_layers", "type_vocab_size", "pooler_act", "hidden_dropout_prob", "remat",
+    "attention_probs_dropout_prob", "initializer_range", "initializer",
+)  # fmt: skip
 
 
 def _start_faults(

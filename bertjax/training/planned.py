@@ -24,10 +24,10 @@ PLAN_FILE = "plan.json"
 
 # Options that do not reach the compiler; mesh and batch are in the shapes.
 _NOT_COMPILED = (
-    *("data", "checkpoint", "evaluation", "plateau", "phases", "mesh", "global_batch_size"),
-    *("init_from", "init_from_smaller", "resize_vocabulary", "exchange_vocabulary"),
-    *("log_every_steps", "max_skipped_steps", "compilation_cache_dir"),
-)
+    "data", "checkpoint", "evaluation", "plateau", "phases", "mesh", "global_batch_size",
+    "init_from", "init_from_smaller", "resize_vocabulary", "exchange_vocabulary",
+    "log_every_steps", "max_skipped_steps", "compilation_cache_dir",
+)  # fmt: skip
 
 
 def save(workdir: epath.Path, plan: Mapping[str, Any]) -> None:

@@ -125,7 +125,9 @@ def _of_model(job: jobs.Job, mesh: Mesh) -> Program:
     )
     shapes = jax.eval_shape(learner.init)
     placed = sharding.shardings(
-        *(mesh, shapes.params, shapes),
+        mesh,
+        shapes.params,
+        shapes,
         rule_table=config.sharding,
         split_kernels=config.split_kernels,
     )
@@ -146,7 +148,8 @@ def _of_model(job: jobs.Job, mesh: Mesh) -> Program:
         evaluate_step=jax.jit(
             functools.partial(
                 state.evaluate_step,
-                *(job.task, learner.graphdef),
+                job.task,
+                learner.graphdef,
                 with_answers=job.evaluation.scorer is not None,
             ),
             in_shardings=(placed.params, rows),

@@ -93,7 +93,11 @@ PROTOCOLS: dict[str, Protocol] = {
     # Source: Marone et al. 2025 (mmBERT), appendix B.
     "oracle": Protocol(
         {"search": True, "global_batch_size": 32, "schedule.warmup_share": 0.06},
-        grid=Grid(*((32,), (2e-5, 3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 8e-5), (1.0, 2.0, 3.0, 5.0, 10.0))),
+        grid=Grid(
+            batch_sizes=(32,),
+            learning_rates=(2e-5, 3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 8e-5),
+            epochs=(1.0, 2.0, 3.0, 5.0, 10.0),
+        ),
         note="best setting by dev",
     ),
 }

@@ -38,10 +38,16 @@ from bertjax.workdirs import checkpoint, ownership, reader, scalars, word_marks
 
 # The names that a run writes in its workdir, where no other files may have them.
 WRITTEN = (
-    *(reader.CONFIG_FILE, reader.VOCABULARY_DIRECTORY, reader.TRAINING_DATA_DIRECTORY),
-    *(scalars.FILE, writer_base.SENT_FILE, writers.CURVES_FILE, evaluation.PREDICTIONS_DIRECTORY),
+    reader.CONFIG_FILE,
+    reader.VOCABULARY_DIRECTORY,
+    reader.TRAINING_DATA_DIRECTORY,
+    scalars.FILE,
+    writer_base.SENT_FILE,
+    writers.CURVES_FILE,
+    evaluation.PREDICTIONS_DIRECTORY,
     evaluation.PREDICTIONS_DRAFT,
-    *(checkpoint.DIRECTORY, checkpoint.UNREADABLE_DIRECTORY),
+    checkpoint.DIRECTORY,
+    checkpoint.UNREADABLE_DIRECTORY,
 )
 # The keys of the meta item that a resume needs.
 RESUMED = frozenset(

@@ -399,11 +399,11 @@ def _warn_of_bases(theirs: encoder.EncoderConfig, target: Target) -> None:
     where = f"phases.{target.phase}" if target.phase else "model"
     for name, was, now in zip(_BASES, bases(theirs), bases(target.encoder), strict=False):
         if was != now:
+            option = f"config.{where}.{name}"
             logging.warning(
-                "config.%s.%s is %g, the source was trained with %g: positions turn otherwise, "
-                "which the model has to learn. --config.%s.%s=%g keeps it",
-                *(where, name, now, was, where, name, was),
-            )
+                "%s is %g, the source was trained with %g: positions turn otherwise, which the "
+                "model has to learn. --%s=%g keeps it", option, now, was, option, was,
+            )  # fmt: skip
 
 
 def apply(warm_start: WarmStart, train_state: state.TrainState) -> state.TrainState:
