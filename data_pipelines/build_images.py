@@ -12,11 +12,11 @@ import glob
 import hashlib
 import io
 import os
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow
-from etils import epath
 from PIL import Image, UnidentifiedImageError
 
 from bertjax.cli import command_line
@@ -32,16 +32,17 @@ MOST_MEASURED = 10_000  # training images whose channels are averaged
 MOST_PIXELS = 1 << 28
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(value_records.Options):
     """The input, and what a row is."""
+
+    taken = ("size", "patch", "channels", "scaling")
 
     input: str = command_line.option(
         "a glob of picture files (PNG, JPEG and others that Pillow reads); a .parquet file with "
         "the bytes of such files; or a .npy or .npz file with uint8 [images, height, width] or "
         "[images, height, width, channels]"
     )
-    output: str = command_line.option("the directory for the records of each part")
     size: int = command_line.option("height and width; pictures are cut to squares", default=224)
     patch: int = command_line.option("height and width of a patch", default=16)
     channels: int = command_line.option("3: colours; 1: shades of grey", default=3)
@@ -54,7 +55,7 @@ class Options:
         default="",
     )
     scaling: str = command_line.option(
-        "what is done to each channel: standard, by the training part; imagenet, by that of "
+        "how each channel is scaled: standard, by the training part; imagenet, by the moments of "
         "ImageNet; half: from -1 to 1",
         choices=lambda: SCALINGS,
         default="standard",
@@ -64,9 +65,6 @@ class Options:
         "are dealt by a hash of their pixels, so that copies are in one part",
         default="0.8,0.1,0.1",
     )
-    like: str = command_line.option(value_records.LIKE, default="")
-    seed: int = command_line.option("seed of the shuffle", default=12345)
-    overwrite: bool = command_line.option("replace the records in output", default=False)
 
 
 class _Source(Protocol):
@@ -185,74 +183,44 @@ def build(options: Options) -> dict[str, records.Manifest]:
       FileNotFoundError: if there is no input.
       ValueError: if a file is not a picture, or the options do not fit.
     """
-    like = None
-    if options.like:
-        like, options = value_records.template(options, ("size", "patch", "channels", "scaling"))
+    like, options = value_records.template(options)
     if options.patch < 1 or options.size % options.patch or options.channels not in (1, 3):
         raise ValueError(
             f"--size is {options.size}, --patch {options.patch} and --channels {options.channels}; "
             "the size must be a multiple of the patch, and channels 1 or 3"
         )
     source = _source(options)
-    if like is not None:
-        return {"": _build_like(options, like, source)}
-    labels, names = _labels(source, options)
-    parts = _parts(source, options)
-    train = Pictures(source, np.flatnonzero(parts == 0), options)
-    if not len(train):
-        raise ValueError(f"no image of {options.input} is in the part train: raise its share")
-    means, deviations = _moments(train, options)
+    labels, names = _labels(source, like, options)
+    if like:
+        parts = {"": np.arange(len(source))}
+        means, deviations = like["channel_means"], like["channel_deviations"]
+    else:
+        parts = value_records.by_part(_parts(source, options))
+        means, deviations = _moments(Pictures(source, parts["train"], options), options)
     statistics: dict[str, Any] = {
         "patch": options.patch, "channel_means": means, "channel_deviations": deviations
     }  # fmt: skip
     if names:
         statistics["labels"] = {"kind": "classes", "names": names}
-    arguments: dict[str, Any] = dataclasses.asdict(options)
-    manifests = {}
-    for number, part in enumerate(value_records.PARTS):
-        rows = Pictures(source, np.flatnonzero(parts == number), options, labels)
-        if len(rows):
-            manifests[part] = value_records.write(
-                epath.Path(options.output) / part,
-                rows,
-                seed=options.seed,
-                arguments={**arguments, "part": part},
-                statistics=statistics,
-                overwrite=options.overwrite,
-            )
-    return manifests
+    made = {
+        part: (Pictures(source, numbers, options, labels), statistics)
+        for part, numbers in parts.items()
+    }
+    return value_records.write_parts(options, made)
 
 
-def _build_like(options: Options, like: records.Manifest, source: _Source) -> records.Manifest:
-    """Returns the manifest of all images, scaled as other records are."""
-    kept = ("patch", "channel_means", "channel_deviations")
-    statistics = {name: like.statistics[name] for name in kept}
-    labels = None
-    if options.labels:
-        statistics["labels"] = described = like.statistics["labels"]
-        names = {name: at for at, name in enumerate(described["names"])}
-        given = [str(it) for it in _given_labels(source, options)]
-        if unknown := sorted({*given} - {*names}):
-            raise ValueError(f"{options.like} has no image of the class {unknown[0]!r}")
-        labels = np.array([names[it] for it in given], np.int32)
-    return value_records.write(
-        options.output,
-        Pictures(source, np.arange(len(source)), options, labels),
-        seed=None,
-        arguments=dataclasses.asdict(options),
-        statistics=statistics,
-        overwrite=options.overwrite,
-    )
-
-
-def _labels(source: _Source, options: Options) -> tuple[np.ndarray | None, list[str]]:
+def _labels(
+    source: _Source, like: Mapping[str, Any], options: Options
+) -> tuple[np.ndarray | None, list[str]]:
     """Returns the number of the class of each image, and the names of the classes."""
     if not options.labels:
         return None, []
     given = _given_labels(source, options)
-    names = sorted({*given})
+    names = like["labels"]["names"] if like else [str(name) for name in sorted({*given})]
+    if unknown := sorted({*map(str, given)} - {*names}):
+        raise ValueError(f"{options.like} has no image of the class {unknown[0]!r}")
     places = {name: at for at, name in enumerate(names)}
-    return np.array([places[it] for it in given], np.int32), [str(name) for name in names]
+    return np.array([places[str(it)] for it in given], np.int32), names
 
 
 def _given_labels(source: _Source, options: Options) -> list[Any]:
@@ -335,6 +303,8 @@ def _parts(source: _Source, options: Options) -> np.ndarray:
 
 def _moments(train: Pictures, options: Options) -> tuple[list[float], list[float]]:
     """Returns mean and deviation of each channel, of pixels from 0 to 1."""
+    if not len(train):
+        raise ValueError(f"no image of {options.input} is in the part train: raise its share")
     channels = options.channels
     if options.scaling == "half":
         return [0.5] * channels, [0.5] * channels

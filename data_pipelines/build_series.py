@@ -9,11 +9,11 @@ DIR gets a record directory for each part: train, heldout and test, one after th
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from absl import logging
-from etils import epath
 
 from bertjax.cli import command_line
 from bertjax.data import records
@@ -22,12 +22,13 @@ from data_pipelines.values import value_records, value_tables
 SCALINGS = ("standard", "none")
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(value_records.Options):
     """The input, and what a row is."""
 
+    taken = ("window", "patch", "channels_together", "scaling", "season")
+
     input: str = command_line.option("a .csv, .parquet or .npy file: a row for each point in time")
-    output: str = command_line.option("the directory for the records of each part")
     time_column: str = command_line.option(
         "the column of times, which must rise from row to row; unset: rows are one step apart",
         default="",
@@ -63,9 +64,6 @@ class Options:
         choices=lambda: SCALINGS,
         default="standard",
     )
-    like: str = command_line.option(value_records.LIKE, default="")
-    seed: int = command_line.option("seed of the shuffle", default=12345)
-    overwrite: bool = command_line.option("replace the records in output", default=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,27 +126,46 @@ def build(options: Options) -> dict[str, records.Manifest]:
       FileNotFoundError: if there is no input.
       ValueError: if options and input do not fit, or the training part has no window.
     """
-    if options.like:
-        _, options = value_records.template(
-            options, ("window", "patch", "channels_together", "scaling", "season")
-        )
+    like, options = value_records.template(options)
     table = value_tables.read_numbers(
         options.input, time_column=options.time_column, columns=options.channels
     )
+    has_gaps = bool(np.isnan(table.values).any())
+    _check(options, has_gaps)
+    sizes = [len(table.values)]
+    if not like:
+        sizes = value_tables.part_sizes(options.parts, sizes[0], value_records.PARTS)
+    channels = _restored(like, table, options) if like else _fit(table, sizes[0], options)
+    mean, deviation = (np.array([it[name] for it in channels]) for name in ("mean", "deviation"))
+    scaled = (table.values - mean) / deviation
+    parts, end = {}, 0
+    for name, size in zip(value_records.PARTS if not like else [""], sizes, strict=True):
+        begin, end = end, end + size
+        reach = options.window if options.horizon else 0
+        windows = Windows(scaled[max(begin - reach, 0) : end], options, has_gaps)
+        if name and not len(windows):
+            logging.warning("The part %s has %d steps, fewer than a window", name, size)
+        parts[name] = windows, _statistics(scaled, begin, end, channels, options)
+    return value_records.write_parts(options, parts)
+
+
+def _check(options: Options, has_gaps: bool) -> None:
+    """Raises a ValueError if the options do not fit each other, or the series."""
     if not 1 <= options.patch <= options.window or options.stride < 1:
         raise ValueError(
             f"--patch is {options.patch}, --window {options.window} and --stride {options.stride}; "
             "a window must have at least a patch, and both must be at least 1"
         )
-    if options.horizon and (options.channels_together or np.isnan(table.values).any()):
+    if options.horizon and (options.channels_together or has_gaps):
         raise ValueError(
             f"--horizon is {options.horizon}: forecasts are of a channel a row, without "
             "--channels_together, and of series without empty cells"
         )
-    if options.like:
-        return {"": _build_like(options, table)}
-    ends = np.cumsum(value_tables.part_sizes(options.parts, len(table.values), value_records.PARTS))
-    train = table.values[: ends[0]]
+
+
+def _fit(table: value_tables.Numbers, steps: int, options: Options) -> list[dict[str, Any]]:
+    """Returns name, mean and deviation of each channel in the first steps, the training part."""
+    train = table.values[:steps]
     with np.errstate(invalid="ignore"):
         mean, deviation = np.nanmean(train, axis=0), np.nanstd(train, axis=0)
     if empty := [name for name, it in zip(table.names, mean, strict=True) if np.isnan(it)]:
@@ -161,75 +178,46 @@ def build(options: Options) -> dict[str, records.Manifest]:
     deviation = np.where(deviation == 0, 1.0, deviation)
     if options.scaling == "none":
         mean, deviation = np.zeros_like(mean), np.ones_like(deviation)
-    scaled = (table.values - mean) / deviation
-    channels = [
+    return [
         {"name": name, "mean": float(m), "deviation": float(d)}
         for name, m, d in zip(table.names, mean, deviation, strict=True)
     ]
-    has_gaps = bool(np.isnan(table.values).any())
-    arguments: dict[str, Any] = dataclasses.asdict(options)
-    manifests = {}
-    for part, begin, end in zip(value_records.PARTS, [0, *ends[:-1]], ends, strict=True):
-        reach = options.window if options.horizon and begin else 0
-        windows = Windows(scaled[max(begin - reach, 0) : end], options, has_gaps)
-        if not len(windows) and part != "train":
-            logging.warning(
-                "The part %s has %d steps, fewer than a window: it is left out", part, end - begin
-            )
-            continue
-        manifests[part] = value_records.write(
-            epath.Path(options.output) / part,
-            windows,
-            seed=options.seed,
-            arguments={**arguments, "part": part},
-            statistics={
-                "channels": channels,
-                "steps": [int(begin), int(end)],
-                "unobserved_share": float(np.isnan(scaled[begin:end]).mean()),
-                "variance": float(np.nanvar(scaled[begin:end])),
-                **_labels(options),
-            },
-            overwrite=options.overwrite,
-        )
-    return manifests
 
 
-def _build_like(options: Options, table: value_tables.Numbers) -> records.Manifest:
-    """Returns the manifest of all windows, scaled as other records are."""
-    channels = records.Manifest.load(options.like).statistics["channels"]
-    if (names := [it["name"] for it in channels]) != [*table.names]:
+def _restored(
+    like: Mapping[str, Any], table: value_tables.Numbers, options: Options
+) -> list[dict[str, Any]]:
+    """Returns what `_fit` returned when the records of `like` were made."""
+    if (names := [it["name"] for it in like["channels"]]) != [*table.names]:
         raise ValueError(
-            f"{options.input} has the channels {', '.join(table.names)}; those of {options.like} "
-            f"are {', '.join(names)}"
+            f"{options.input} has the channels {', '.join(table.names)}, but {options.like} "
+            f"has {', '.join(names)}: choose them with --channels"
         )
-    mean, deviation = (np.array([it[name] for it in channels]) for name in ("mean", "deviation"))
-    scaled = (table.values - mean) / deviation
-    return value_records.write(
-        options.output,
-        Windows(scaled, options, has_gaps=bool(np.isnan(scaled).any())),
-        seed=None,
-        arguments=dataclasses.asdict(options),
-        statistics={
-            "channels": channels,
-            "steps": [0, len(scaled)],
-            "unobserved_share": float(np.isnan(scaled).mean()),
-            "variance": float(np.nanvar(scaled)),
-            **_labels(options),
-        },
-        overwrite=options.overwrite,
-    )
+    return like["channels"]
 
 
-def _labels(options: Options) -> dict[str, Any]:
-    if not options.horizon:
+def _statistics(
+    scaled: np.ndarray, begin: int, end: int, channels: list[dict[str, Any]], options: Options
+) -> dict[str, Any]:
+    """Returns what the manifest of a part keeps, {} of a part without steps."""
+    if begin == end:
         return {}
-    described = {"kind": "forecast", "horizon": options.horizon, "season": options.season}
-    return {"labels": described}
+    statistics = {
+        "channels": channels,
+        "steps": [begin, end],
+        "unobserved_share": float(np.isnan(scaled[begin:end]).mean()),
+        "variance": float(np.nanvar(scaled[begin:end])),
+    }
+    if options.horizon:
+        labels = {"kind": "forecast", "horizon": options.horizon, "season": options.season}
+        statistics["labels"] = labels
+    return statistics
 
 
 def main(options: Options) -> None:
     """Builds and prints what was made."""
-    for part, manifest in build(options).items():
+    manifests = build(options)
+    for part, manifest in manifests.items():
         begin, end = manifest.statistics["steps"]
         command_line.print_report(
             f"{part or options.output}: {manifest.num_examples:,} rows of "
@@ -237,13 +225,10 @@ def main(options: Options) -> None:
             f"from the steps {begin:,} to {end:,}; "
             f"{manifest.statistics['unobserved_share']:.2%} of the values were not observed"
         )
-    first = next(iter(manifest.statistics["channels"] for manifest in [manifest]))
-    command_line.print_report(
-        *(
+    for it in next(iter(manifests.values())).statistics["channels"]:
+        command_line.print_report(
             f"  {it['name']:16} mean {it['mean']:.4g}, deviation {it['deviation']:.4g}"
-            for it in first
         )
-    )
 
 
 if __name__ == "__main__":

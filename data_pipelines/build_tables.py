@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow
 from absl import logging
-from etils import epath
 from scipy import special
 
 from bertjax.cli import command_line
@@ -33,12 +32,13 @@ MOST_CATEGORIES = 10_000
 CLIPPED = 1e-7
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(value_records.Options):
     """The input, and what a cell is."""
 
+    taken = ("label", "scaling")
+
     input: str = command_line.option("a .csv or .parquet file with the names of its columns")
-    output: str = command_line.option("the directory for the records of each part")
     leave_out: str = command_line.option(
         "columns that no row holds, with commas between them",
         default="",
@@ -52,7 +52,7 @@ class Options:
         default="",
     )
     scaling: str = command_line.option(
-        "what is done to numbers, by those of the training part: quantile makes them normally "
+        "how numbers are scaled, by the training part: quantile makes them normally "
         "distributed, standard gives them the mean 0 and the variance 1",
         choices=lambda: SCALINGS,
         default="quantile",
@@ -71,9 +71,7 @@ class Options:
         "the shares of parts: a patient, a shop",
         default="",
     )
-    like: str = command_line.option(value_records.LIKE, default="")
     seed: int = command_line.option("seed of parts and shuffle", default=12345)
-    overwrite: bool = command_line.option("replace the records in output", default=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +108,7 @@ class Column:
         return cls(**lists)
 
     def described(self) -> dict[str, Any]:
-        """Returns what the manifest keeps, without what is at its default."""
+        """Returns the fields for the manifest, without those at their defaults."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -151,10 +149,39 @@ def build(options: Options) -> dict[str, records.Manifest]:
       FileNotFoundError: if there is no input.
       ValueError: if options and input do not fit, or a column has no value in the training part.
     """
-    if options.like:
-        return {"": _build_like(options)}
+    like, options = value_records.template(options)
     table = value_tables.read(options.input)
-    parts = _parts(table, options)
+    columns = [Column.restored(it) for it in like["columns"][1:]] if like else []
+    if like:
+        categories = [it.name for it in columns if it.kind == "category"]
+        options = dataclasses.replace(options, categories=",".join(categories))
+        parts = {"": np.arange(table.num_rows)}
+    else:
+        parts = value_records.by_part(_parts(table, options))
+    names = [it.name for it in columns] or _names_of_cells(table, options)
+    for name in names:
+        value_tables.column(table, name, options.input, "--like")
+    cells = {name: _cells(table, name, options) for name in names}
+    _check_kinds(columns, cells, options)
+    training = parts.get("train", np.arange(0))
+    if not like:
+        if not len(training):
+            raise ValueError(f"no row of {options.input} is in the part train")
+        columns = [_column(name, it[training], options) for name, it in cells.items()]
+    labels, described = _labels(table, training, like, options)
+    encoded = np.stack([it.encoded(cells[it.name]) for it in columns], axis=1)
+    made = {}
+    for part, numbers in parts.items():
+        values = encoded[numbers]
+        statistics = _statistics(columns, values) | described
+        _warn(part, statistics, values, encoded[training])
+        made[part] = Cells(values, None if labels is None else labels[numbers]), statistics
+    donors = None if like else _donors(encoded[training], options.seed)
+    return value_records.write_parts(options, made, donors)
+
+
+def _names_of_cells(table: pyarrow.Table, options: Options) -> list[str]:
+    """Returns the columns that rows hold; ValueError for an option that names no column."""
     left_out = {*_names(options.leave_out), options.part_column, options.group_column}
     left_out = (left_out | {options.label}) - {""}
     for name in (*left_out, *_names(options.categories)):
@@ -162,46 +189,42 @@ def build(options: Options) -> dict[str, records.Manifest]:
     names = [name for name in table.column_names if name not in left_out]
     if not names:
         raise ValueError(f"all columns of {options.input} are left out")
-    cells = {name: _cells(table, name, options) for name in names}
-    is_training = parts == 0
-    if not is_training.any():
-        raise ValueError(f"no row of {options.input} is in the part train")
-    labels, described_labels = _labels(table, is_training, options)
-    columns = [_column(name, cells[name][is_training], options) for name in names]
-    encoded = np.stack([column.encoded(cells[column.name]) for column in columns], axis=1)
+    return names
+
+
+def _check_kinds(
+    columns: Sequence[Column], cells: Mapping[str, np.ndarray], options: Options
+) -> None:
+    """Raises a ValueError if a restored column of numbers has texts."""
+    for column in columns:
+        if (cells[column.name].dtype == object) != (column.kind == "category"):
+            raise ValueError(
+                f"the column {column.name!r} of {options.input} holds texts, and in {options.like} "
+                "it holds numbers"
+            )
+
+
+def _statistics(columns: Sequence[Column], values: np.ndarray) -> dict[str, Any]:
+    """Returns what the manifest of a part keeps, {} of a part without rows."""
+    if not len(values):
+        return {}
     described = [{"name": CLS, "kind": "none"}, *(column.described() for column in columns)]
-    donors = _donors(encoded[is_training], options.seed)
-    arguments = dataclasses.asdict(options)
-    manifests = {}
-    for number, part in enumerate(value_records.PARTS):
-        values = encoded[parts == number]
-        if not len(values):
-            continue
-        statistics = {"columns": described, "unobserved_share": float(np.isnan(values).mean())}
-        statistics |= described_labels
-        unseen = _unseen(columns, values)
-        if unseen:
-            statistics["unseen_categories"] = unseen
-            logging.warning(
-                "The part %s has categories that the training part has not, which become %s: %s",
-                part, UNKNOWN, ", ".join(f"{name} {share:.2%}" for name, share in unseen.items()),
-            )  # fmt: skip
-        if number:
-            _warn_of_copies(part, values, encoded[is_training])
-        manifests[part] = value_records.write(
-            epath.Path(options.output) / part,
-            Cells(values, None if labels is None else labels[parts == number]),
-            seed=options.seed,
-            arguments={**arguments, "part": part},
-            statistics=statistics,
-            donors=donors,
-            overwrite=options.overwrite,
-        )
-    return manifests
+    statistics = {"columns": described, "unobserved_share": float(np.isnan(values).mean())}
+    unseen = _unseen(columns, values)
+    return statistics | ({"unseen_categories": unseen} if unseen else {})
 
 
-def _warn_of_copies(part: str, values: np.ndarray, training: np.ndarray) -> None:
-    """Warns if a part has rows with the cells of training rows, which a model may have by heart."""
+def _warn(
+    part: str, statistics: Mapping[str, Any], values: np.ndarray, training: np.ndarray
+) -> None:
+    """Warns of categories without a training row, and of rows a model may have by heart."""
+    if part in ("", "train"):
+        return
+    if unseen := statistics.get("unseen_categories"):
+        logging.warning(
+            "The part %s has categories that the training part has not, which become %s: %s",
+            part, UNKNOWN, ", ".join(f"{name} {share:.2%}" for name, share in unseen.items()),
+        )  # fmt: skip
     known = {row.tobytes() for row in training}
     if copies := sum(row.tobytes() in known for row in values):
         logging.warning(
@@ -209,43 +232,6 @@ def _warn_of_copies(part: str, values: np.ndarray, training: np.ndarray) -> None
             "copies, drop them from the table, or keep them in one part with --group_column",
             f"{copies:,}", f"{len(values):,}", part,
         )  # fmt: skip
-
-
-def _build_like(options: Options) -> records.Manifest:
-    """Returns the manifest of rows with the columns of other records."""
-    like, options = value_records.template(options, ("label", "scaling"))
-    columns = [Column.restored(it) for it in like.statistics["columns"][1:]]
-    categories = [it.name for it in columns if it.kind == "category"]
-    options = dataclasses.replace(options, categories=",".join(categories))
-    table = value_tables.read(options.input)
-    for column in columns:
-        value_tables.column(table, column.name, options.input, "--like")
-    cells = {it.name: _cells(table, it.name, options) for it in columns}
-    for column in columns:
-        if (cells[column.name].dtype == object) != (column.kind == "category"):
-            raise ValueError(
-                f"the column {column.name!r} of {options.input} holds texts, and in {options.like} "
-                "it holds numbers"
-            )
-    values = np.stack([it.encoded(cells[it.name]) for it in columns], axis=1)
-    statistics = {
-        "columns": like.statistics["columns"],
-        "unobserved_share": float(np.isnan(values).mean()),
-    }
-    if unseen := _unseen(columns, values):
-        statistics["unseen_categories"] = unseen
-    labels = None
-    if options.label in table.column_names:
-        statistics["labels"] = like.statistics["labels"]
-        labels = _known_labels(_label_cells(table, options), like.statistics["labels"], options)
-    return value_records.write(
-        options.output,
-        Cells(values, labels),
-        seed=None,
-        arguments=dataclasses.asdict(options),
-        statistics=statistics,
-        overwrite=options.overwrite,
-    )
 
 
 def _known_labels(cells: np.ndarray, described: Mapping[str, Any], options: Options) -> np.ndarray:
@@ -273,19 +259,23 @@ def _label_cells(table: pyarrow.Table, options: Options) -> np.ndarray:
 
 
 def _labels(
-    table: pyarrow.Table, is_training: np.ndarray, options: Options
+    table: pyarrow.Table, training: np.ndarray, like: Mapping[str, Any], options: Options
 ) -> tuple[np.ndarray | None, dict[str, Any]]:
     """Returns the label of each row, and what the manifest says of them."""
-    if not options.label:
+    if not options.label or (like and options.label not in table.column_names):
         return None, {}
-    value_tables.column(table, options.label, options.input, "--label")
     cells = _label_cells(table, options)
-    described: dict[str, Any] = {"kind": "classes", "names": sorted({*cells[is_training]})}
-    if cells.dtype != object:
-        mean, deviation = float(cells[is_training].mean()), float(cells[is_training].std()) or 1.0
-        described = {"kind": "numbers", "names": [options.label]}
-        described |= {"means": [mean], "deviations": [deviation]}
+    described = like["labels"] if like else _described_labels(cells[training], options)
     return _known_labels(cells, described, options), {"labels": described}
+
+
+def _described_labels(cells: np.ndarray, options: Options) -> dict[str, Any]:
+    """Returns what the manifest says of labels with these cells in the training part."""
+    if cells.dtype == object:
+        return {"kind": "classes", "names": sorted({*cells})}
+    mean, deviation = float(cells.mean()), float(cells.std()) or 1.0
+    described: dict[str, Any] = {"kind": "numbers", "names": [options.label]}
+    return described | {"means": [mean], "deviations": [deviation]}
 
 
 def _names(text: str) -> list[str]:

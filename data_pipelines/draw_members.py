@@ -20,16 +20,17 @@ from etils import epath
 
 from bertjax.cli import command_line
 from bertjax.files import atomic, tables
+from bertjax.options import faults
 from data_pipelines.formats import base
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The table of clusters, and what is drawn."""
+    """The table of clusters, and the number of draws."""
 
     input: str = command_line.option(
-        "a .csv, .tsv, .jsonl or .parquet file, a row for each member; those of a cluster stand "
-        "together"
+        "a .csv, .tsv, .jsonl or .parquet file, a row for each member; the members of a "
+        "cluster stand together"
     )
     output: str = command_line.option("the .fasta file to make")
     cluster_column: str = command_line.option("the column with the cluster", default="cluster")
@@ -60,7 +61,7 @@ def draw(options: Options) -> Counts:
     if output.exists() and not options.overwrite:
         raise FileExistsError(f"{output} exists; choose another name or give --overwrite")
     if options.passes < 1:
-        raise ValueError(f"--passes is {options.passes}; it must be at least 1")
+        raise faults.wrong("--passes", options.passes, "at least 1")
     clusters = members = drawn = 0
     seen: set[bytes] = set()
     with atomic.writing(output) as file:

@@ -6,14 +6,15 @@ Where rows come from, and what their positions are, belongs to the builders (`bu
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from etils import epath
 
 from bertjax.data import encoding, record_files, records, value_masking
 from bertjax.files import atomic
+from data_pipelines import command_line
 from data_pipelines.building import builders, tfds_metadata
 from data_pipelines.partial_output import PartialOutput
 
@@ -69,26 +70,74 @@ class Arrays:
         return row
 
 
-Options = TypeVar("Options")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of every builder; `taken` are those that come from the records of `like`."""
 
-LIKE = (
-    "a record directory, such as DIR/train: its columns or channels, its scaling and its classes "
-    "are taken, and all rows of the input go into the directory output itself, in the order of the "
-    "input: what predict and encode read"
-)
+    taken: ClassVar[tuple[str, ...]] = ()
+
+    input: str = command_line.option("a file")
+    output: str = command_line.option("the directory for the records of each part")
+    parts: str = command_line.option("the parts train, heldout and test", default="0.8,0.1,0.1")
+    like: str = command_line.option(
+        "a record directory, such as DIR/train: its columns or channels, its scaling and its "
+        "classes are taken, and all rows of the input go into the directory output itself, in the "
+        "order of the input: what predict and encode read",
+        default="",
+    )
+    seed: int = command_line.option("seed of the shuffle", default=12345)
+    overwrite: bool = command_line.option("replace the records in output", default=False)
 
 
-def template(options: Options, shared: Sequence[str]) -> tuple[records.Manifest, Options]:
-    """Returns the manifest of `options.like`, and the options with those that made its rows."""
-    manifest = records.Manifest.load(options.like)  # pyright: ignore[reportAttributeAccessIssue]
-    made_by = {it.name for it in dataclasses.fields(options)}  # pyright: ignore[reportArgumentType]
+AnyOptions = TypeVar("AnyOptions", bound=Options)
+
+
+def template(options: AnyOptions) -> tuple[dict[str, Any], AnyOptions]:
+    """Returns the statistics of `options.like`, and the options with those that made its rows.
+
+    Without `like` they are {} and the options themselves.
+    """
+    if not options.like:
+        return {}, options
+    manifest = records.Manifest.load(options.like)
+    made_by = {it.name for it in dataclasses.fields(options)}
     if not set(manifest.arguments) - {"part"} <= made_by:
         raise ValueError(
             f"--like names records with the options {', '.join(sorted(manifest.arguments))}, "
             f"which another program made; this one has {', '.join(sorted(made_by))}"
         )
-    taken = {name: manifest.arguments[name] for name in shared}
-    return manifest, dataclasses.replace(options, **taken)  # pyright: ignore[reportArgumentType]
+    taken = {name: manifest.arguments[name] for name in options.taken}
+    return dict(manifest.statistics), dataclasses.replace(options, **taken)
+
+
+def by_part(numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the lines of the input in each part, by the number of the part of each line."""
+    return {name: np.flatnonzero(numbers == at) for at, name in enumerate(PARTS)}
+
+
+def write_parts(
+    options: Options,
+    parts: Mapping[str, tuple[Rows, Mapping[str, Any]]],
+    donors: value_masking.Donors | None = None,
+) -> dict[str, records.Manifest]:
+    """Writes the rows of each part with their statistics, and returns the manifests.
+
+    A part without rows is left out, if it is not the training part. Rows of the part without a name
+    keep their order.
+    """
+    return {
+        part: write(
+            epath.Path(options.output) / part,
+            rows,
+            seed=options.seed if part else None,
+            arguments=dataclasses.asdict(options) | ({"part": part} if part else {}),
+            statistics=statistics,
+            donors=donors,
+            overwrite=options.overwrite,
+        )
+        for part, (rows, statistics) in parts.items()
+        if len(rows) or part in ("", "train")
+    }
 
 
 def write(

@@ -77,7 +77,7 @@ def test_all_windows_of_a_series_come_in_order_with_the_scaling_of_others(tmp_pa
     for at in (0, 50, 104):
         np.testing.assert_allclose(made[at], scaled[at : at + 16].T, rtol=1e-4, atol=1e-5)
     np.save(tmp_path / "three.npy", np.zeros((50, 3)))
-    with pytest.raises(ValueError, match="channel_2; those of .* are channel_0, channel_1"):
+    with pytest.raises(ValueError, match="channel_2, but .* has channel_0, channel_1"):
         build_series.build(dataclasses.replace(like, input=str(tmp_path / "three.npy")))
 
 
