@@ -13,7 +13,7 @@ from typing import Any
 
 import ml_collections
 
-from bertjax.options import run, table, value_types
+from bertjax.options import run, schema, table
 from bertjax.options.option import Option
 
 # Options that a resumed run may change: they decide where and how fast the run goes and what is
@@ -124,10 +124,10 @@ def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
     return whole | {"phases": phases}
 
 
-def type_faults(saved: Any) -> Iterator[str]:
+def type_faults(saved: Any) -> Iterator[ValueError]:
     """Yields the options of a saved config that are of another type than their defaults."""
     defaults = {**default_config().to_dict(), "phases": {"*": phase_config().to_dict()}}
-    return value_types.wrong_types(saved, defaults, "config")
+    return schema.faults(saved, schema.of(defaults), "config")
 
 
 def _tupled(value: Any) -> Any:

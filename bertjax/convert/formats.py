@@ -85,7 +85,7 @@ WEIGHTS_SUFFIXES = (".safetensors", ".bin", ".safetensors.index.json", ".bin.ind
 def recognize(path: epath.PathLike) -> str:
     """Returns the key of FORMATS for what lies at `path`, a directory or a file of weights.
 
-    Here and below, `path` may be the name of a model that comes with bertjax, too.
+    Here and below, `path` may also be the name of a model that comes with bertjax.
 
     Raises:
       FileNotFoundError: if nothing is there.

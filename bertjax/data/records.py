@@ -27,7 +27,7 @@ from jaxtyping import Int
 from bertjax.data import contents as contents_lib
 from bertjax.data import encoding
 from bertjax.files import atomic, hashed_files, json_text, opening
-from bertjax.options import faults as faults_lib
+from bertjax.options import faults, schema
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -65,6 +65,8 @@ DATASET_NAME = "bert"
 
 # No model reads more tokens in a row, and no vocabulary has more entries.
 MOST_TOKENS, MOST_ENTRIES = 1 << 20, 1 << 28
+
+LANGUAGE_FIGURES = ("documents", "tokens", "bytes", "examples")
 
 # The fields that `Manifest.digest` hashes.
 _READ = (
@@ -146,7 +148,7 @@ def value_features(width: int) -> dict[str, Feature]:
 
 
 def hidden_features(features: Features, are_exchanged: bool) -> dict[str, Feature]:
-    """Returns the features of masked positions and their replacements, drawn as values are read."""
+    """Returns the features that are drawn when values are read: masks and replacements."""
     shown = {SHOWN_FEATURE: features[VALUES_FEATURE]} if are_exchanged else {}
     return {HIDDEN_FEATURE: Feature((LENGTH,)), **shown}
 
@@ -164,8 +166,8 @@ class Shard:
 class Manifest:
     """The contents of a record directory and the options that it was built with.
 
-    `features` are those of every record; by default the features of text that the other fields
-    imply (`text_features`). `tokenizer` is `tokenizer.Tokenizer.describe()`: kind, sha256,
+    Every record has the `features`; by default they are the features of text that the other
+    fields imply (`text_features`). `tokenizer` is `tokenizer.Tokenizer.describe()`: kind, sha256,
     vocab_size and casing; {} for records without text.
     `max_predictions_per_seq` is 0 if no masks are stored and training draws them (dynamic).
     `pair_objective` is "nsp", "sop" or "none". `max_sequences_per_row` is 0 if a row is one
@@ -175,8 +177,8 @@ class Manifest:
     are the exact options of the program that wrote the records.
 
     `languages` has by name the documents, tokens, bytes and examples of each language, {} where the
-    input names no language. Records in several languages have a directory of each, which is one of
-    records, too; a shard's file is then `LANGUAGE/FILE`. A record's language is its shard's.
+    input names no language. Records in several languages have a record directory for each; a
+    shard's file is then `LANGUAGE/FILE`. A record has the language of its shard.
     """
 
     tokenizer: Mapping[str, Any]
@@ -246,8 +248,8 @@ class Manifest:
     def digest(self) -> str:
         """The hash by which a resumed run recognizes its records.
 
-        It covers what is read from the records, in which order, and the figures of their content;
-        not the path of the directory, nor the command that wrote it.
+        It covers the content that is read, its order and its figures, but neither the path of the
+        directory nor the command that wrote it.
         """
         fields = self._to_json()
         read = {name: fields[name] for name in _READ}
@@ -297,26 +299,27 @@ class Manifest:
         try:
             fields = json_text.loads(opening.read(path))
             version = fields["format_version"]
-            if version == FORMAT_VERSION:
-                faults = list(_manifest_faults(fields))
-                if faults:
-                    raise ValueError("\n  ".join(["", *faults]))
-                fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
-                fields["features"] = {
-                    name: Feature(tuple(shape), dtype)
-                    for name, (shape, dtype) in fields["features"].items()
-                }
-                manifest = cls(**fields)
-                manifest._check_text()
-                return manifest
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path} is not a record manifest: {error!r}") from error
         except ValueError as error:
             raise ValueError(f"{path} is not a record manifest: {error}") from error
-        raise ValueError(
-            f"{path} has format_version {version}; this version of bertjax reads "
-            f"{FORMAT_VERSION}: rebuild the records with `python -m data_pipelines.build`"
-        )
+        if version != FORMAT_VERSION:
+            raise ValueError(
+                f"{path} has format_version {version}; this version of bertjax reads "
+                f"{FORMAT_VERSION}: rebuild the records with `python -m data_pipelines.build`"
+            )
+        faults.check(f"{path} is not a record manifest", _manifest_faults(fields))
+        try:
+            fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
+            fields["features"] = {
+                name: Feature(tuple(shape), dtype)
+                for name, (shape, dtype) in fields["features"].items()
+            }
+            manifest = cls(**fields)
+            manifest._check_text()
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not a record manifest: {error}") from error
+        return manifest
 
     def _check_text(self) -> None:
         """Raises a ValueError where the features of text are not those that the fields imply."""
@@ -393,8 +396,8 @@ def open(
     """
     directory = epath.Path(directory)
     manifest = Manifest.load(directory)
-    title = f"records in {directory} cannot be used"
-    faults_lib.check(title, [*_shard_faults(directory, manifest), *misfits(manifest)])
+    found = [*_shard_faults(directory, manifest), *misfits(manifest)]
+    faults.check(f"records in {directory} cannot be used", found)
     return RecordSet(directory, manifest)
 
 
@@ -412,84 +415,64 @@ def _shard_faults(directory: epath.Path, manifest: Manifest) -> Iterable[str]:
             )
 
 
-def _manifest_faults(fields: Mapping[str, Any]) -> Iterator[str]:
+def _manifest_faults(fields: Mapping[str, Any]) -> Iterator[ValueError]:
     """Yields values that no builder writes, before anything is read or allocated by them."""
-    for name, least, most in (
-        ("max_seq_length", 1, MOST_TOKENS),
-        ("max_predictions_per_seq", 0, MOST_TOKENS),
-        ("max_sequences_per_row", 0, MOST_TOKENS),
-        ("seed", 0, None),
-    ):
-        yield from _number_faults(name, fields[name], least, most)
-    for name in ("tokenizer", "arguments", "statistics", "features"):
-        if not isinstance(fields[name], dict):
-            yield f"{name} is {fields[name]!r}; it must be an object of names and values"
-            return
-    if described := fields["tokenizer"]:
-        yield from _number_faults(
-            "the vocab_size of the tokenizer", described["vocab_size"], 1, MOST_ENTRIES
-        )
-    for name, feature in fields["features"].items():
-        yield from _feature_faults(name, feature)
-    shards = fields["shards"]
     languages = fields.get("languages", {})
-    yield from _language_faults(languages)
     folders = languages if isinstance(languages, dict) and len(languages) > 1 else {}
-    for shard in shards:
-        yield from _shard_entry_faults(shard, folders)
-    names = [shard["file"] for shard in shards]
-    if len(set(map(str, names))) < len(names):
-        yield "a shard is named twice"
+    files = functools.partial(_file_faults, folders=folders)
+    count, tokens = schema.Whole(0), schema.Whole(0, MOST_TOKENS)
+    found = list(
+        schema.faults(
+            {"languages": {}, **fields},
+            {
+                "max_seq_length": schema.Whole(1, MOST_TOKENS),
+                "max_predictions_per_seq": tokens,
+                "max_sequences_per_row": tokens,
+                "seed": count,
+                "tokenizer": {"vocab_size": schema.Whole(1, MOST_ENTRIES)}
+                if fields.get("tokenizer")
+                else {},
+                "arguments": {},
+                "statistics": {},
+                "features": {"*": _feature_faults},
+                "shards": [{"file": files, "examples": count, "bytes": count}],
+                "languages": {"*": dict.fromkeys(LANGUAGE_FIGURES, count)},
+            },
+            "",
+            is_whole=True,
+        )
+    )
+    for name in languages if isinstance(languages, dict) else ():
+        if not hashed_files.is_bare(name):
+            found.append(faults.wrong("a language", name, "the name of a directory in this one"))
+    yield from found
+    if found:
+        return
+    for shard in fields["shards"]:
+        name, examples, size = shard["file"], shard["examples"], shard["bytes"]
+        if examples * encoding.FRAME_BYTES > size:
+            yield ValueError(
+                f"shard {name!r} has {examples:,} examples in {size:,} bytes; that is too few bytes"
+            )
+    if len({shard["file"] for shard in fields["shards"]}) < len(fields["shards"]):
+        yield ValueError("a shard is named twice")
 
 
-def _feature_faults(name: str, feature: Any) -> Iterator[str]:
+def _feature_faults(feature: Any, name: str) -> Iterator[ValueError]:
     match feature:
         case [list(shape), dtype] if dtype in DTYPES:
-            for size in shape[1:] if shape[:1] == [LENGTH] else shape:
-                yield from _number_faults(f"a size of feature {name!r}", size, 1, MOST_TOKENS)
+            sizes = shape[1:] if shape[:1] == [LENGTH] else shape
+            yield from schema.faults(sizes, [schema.Whole(1, MOST_TOKENS)], f"{name}.sizes")
         case _:
-            yield (
-                f"feature {name!r} is {feature!r}; it must be a list of sizes, the first of them "
-                f"a number or {LENGTH!r}, and one of {', '.join(DTYPES)}"
-            )
+            must = f"a list of sizes, the first of them a number or {LENGTH!r}, and one of "
+            yield faults.wrong(name, feature, must + ", ".join(DTYPES))
 
 
-def _language_faults(languages: Any) -> Iterator[str]:
-    figures = {"documents", "tokens", "bytes", "examples"}
-    if not isinstance(languages, dict):
-        yield f"languages is {languages!r}; it must be an object of names and figures"
-        return
-    for name, of_language in languages.items():
-        if not hashed_files.is_bare(name):
-            yield f"a language is {name!r}; it must be the name of a directory in this one"
-        if not isinstance(of_language, dict) or of_language.keys() != figures:
-            expected = ", ".join(sorted(figures))
-            yield f"language {name!r} has {of_language!r}; it must have {expected}"
-            continue
-        for figure, value in sorted(of_language.items()):
-            yield from _number_faults(f"{figure} of language {name!r}", value, 0, None)
-
-
-def _shard_entry_faults(shard: Mapping[str, Any], folders: Collection[str]) -> Iterator[str]:
-    name, examples, size = shard["file"], shard["examples"], shard["bytes"]
-    folder, _, bare = name.rpartition("/") if isinstance(name, str) else ("", "", "")
-    if not hashed_files.is_bare(bare) or not (folder in folders if folders else bare == name):
+def _file_faults(file: Any, name: str, folders: Collection[str]) -> Iterator[ValueError]:
+    folder, _, bare = file.rpartition("/") if isinstance(file, str) else ("", "", "")
+    if not hashed_files.is_bare(bare) or not (folder in folders if folders else bare == file):
         where = " of one of its languages" if folders else ""
-        yield f"a shard is {name!r}; it must be the name of a file in the directory{where}"
-    faults = [
-        *_number_faults(f"examples of shard {name!r}", examples, 0, None),
-        *_number_faults(f"bytes of shard {name!r}", size, 0, None),
-    ]
-    yield from faults
-    if not faults and examples * encoding.FRAME_BYTES > size:
-        yield f"shard {name!r} has {examples:,} examples in {size:,} bytes; that is too few bytes"
-
-
-def _number_faults(name: str, value: Any, least: int, most: int | None) -> Iterator[str]:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or value < least or (most is not None and value > most):
-        upper = "" if most is None else f" and at most {most:,}"
-        yield f"{name} is {value!r}; it must be a whole number, at least {least}{upper}"
+        yield faults.wrong(name, file, f"the name of a file in the directory{where}")
 
 
 @functools.cache

@@ -117,10 +117,10 @@ def unlisted(directory: epath.Path, format: str) -> list[str]:
 
 
 def refusal(directory: epath.Path, format: str, others: Sequence[str], advice: str) -> NotOursError:
-    """Returns the fault of a directory that is not of the format, or holds `others` besides."""
+    """Returns the fault of a directory that is not of the format, or also holds `others`."""
     kind = format_of(directory)
     if kind and kind != format:
-        what = f"is a directory of {FORMATS[kind]}, and no {FORMATS[format]}"
+        what = f"is a directory of {FORMATS[kind]}, not of {FORMATS[format]}"
     elif kind:
         what = f"holds files that bertjax did not write: {described(others)}"
     else:

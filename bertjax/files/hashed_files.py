@@ -43,7 +43,7 @@ class HashedFile:
 
 
 def is_bare(name: str) -> bool:
-    """Returns whether a name is that of a file in a directory and leaves it nowhere."""
+    """Returns whether a name is a plain file name, which cannot leave its directory."""
     return name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 

@@ -1,6 +1,6 @@
 """Locks and the syncing of directories, which a disk has and a mount may lack.
 
-Mounts are network file systems and those of FUSE, such as Google Drive's in Colab. Addresses of
+Mounts are network file systems and FUSE file systems, such as Google Drive in Colab. Addresses of
 stores (gs://...) are not mounts.
 """
 
@@ -15,14 +15,14 @@ from typing import IO, Any
 
 from etils import epath
 
-# How a file system says that it does not know what it is asked for.
+# The errors of a file system without locks or syncs.
 _UNKNOWN = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 def lock(file: IO[Any]) -> bool:
     """Returns whether the system holds a lock of the open file for us, False if it knows none.
 
-    A mount may know none but those of this machine, and does not say so.
+    A mount may know the locks of this machine alone, without saying so.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,7 +63,7 @@ def sync(path: epath.PathLike) -> None:
 def is_like_a_disk(directory: epath.PathLike) -> bool:
     """Returns whether files in a directory have locks, and directories are synced.
 
-    Any other trouble is none of a mount's: it is for the next writer to tell.
+    Other errors, such as a full disk, do not make it a mount: the next writer reports them.
     """
     try:
         with tempfile.NamedTemporaryFile(dir=directory) as file:

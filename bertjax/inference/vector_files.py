@@ -28,6 +28,7 @@ from etils import epath
 from bertjax.data import text_lines
 from bertjax.files import atomic, directories, hashed_files, json_text
 from bertjax.inference import encoding, saved_model
+from bertjax.options import faults, schema
 from bertjax.tokenization import unknown_tokens
 from bertjax.workdirs import ownership
 
@@ -36,13 +37,32 @@ VERSION = 4
 DTYPE = "float32"  # of all vectors
 FAULTS_SHOWN = 10
 ROWS_IN_GROUP = 8192  # of a Parquet file
+# The fields of a manifest.
+_SCHEMA = {
+    "identity": {},
+    "model": {},
+    "shards": [
+        {
+            "name": str,
+            "rows": schema.Whole(1),
+            "size": schema.Whole(1),
+            "dtype": str,
+            "files": tuple,
+        }
+    ],
+    "is_complete": bool,
+    "texts_sha256": str,
+    "num_cut": int,
+    "num_tokens": int,
+    "num_unknown": int,
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
     """A finished shard: the name of its files without their suffixes, its vectors, its files.
 
-    `rows` is the number of its vectors, `size` that of the numbers of each, of the type `dtype`.
+    `rows` is the number of its vectors, `size` their width, `dtype` the type of their numbers.
     """
 
     name: str
@@ -52,18 +72,10 @@ class Shard:
     files: tuple[hashed_files.HashedFile, ...]
 
     @classmethod
-    def from_json(cls, fields: Any) -> Shard:
-        """Returns the shard that a manifest lists.
-
-        Raises:
-          ValueError: if it is none of ours, or a name leaves the directory.
-        """
-        types = {"name": str, "rows": int, "size": int, "dtype": str, "files": list}
-        is_shard = isinstance(fields, Mapping) and fields.keys() == types.keys()
-        if not is_shard or any(type(fields[name]) is not kind for name, kind in types.items()):
-            raise ValueError(f"a shard is {fields!r:.100}")
+    def from_json(cls, fields: Mapping[str, Any]) -> Shard:
+        """Returns the shard of an entry that fits _SCHEMA; a ValueError for another dtype."""
         files = tuple(map(hashed_files.HashedFile.from_json, fields["files"]))
-        if fields["dtype"] != DTYPE or min(fields["rows"], fields["size"]) < 1 or not files:
+        if fields["dtype"] != DTYPE or not files:
             raise ValueError(f"a shard is {fields!r:.100}; its dtype must be {DTYPE}")
         return cls(**{**fields, "files": files})
 
@@ -117,10 +129,9 @@ class Manifest:
                     f"{path} is of another version of bertjax; encode the texts again"
                 )
             fields.pop(unknown_tokens.KEY)
-            fields["shards"] = tuple(map(Shard.from_json, fields["shards"]))
-            manifest = cls(**fields)
-            manifest._check_types()
-            return manifest
+            if found := list(schema.faults(fields, _SCHEMA, "", is_whole=True)):
+                raise ValueError("; ".join(map(str, found)))
+            return cls(**{**fields, "shards": tuple(map(Shard.from_json, fields["shards"]))})
         except VersionError:
             raise
         except (KeyError, TypeError, ValueError) as error:
@@ -129,22 +140,14 @@ class Manifest:
                 "it and encode the texts again"
             ) from error
 
-    def _check_types(self) -> None:
-        for name, kind in (
-            *(("identity", Mapping), ("model", Mapping), ("is_complete", bool)),
-            *(("texts_sha256", str), ("num_cut", int), ("num_tokens", int), ("num_unknown", int)),
-        ):
-            if not isinstance(getattr(self, name), kind):
-                raise TypeError(f"{name} is {getattr(self, name)!r:.100}")
-
     def check_files(self, directory: epath.PathLike) -> None:
         """Raises a ValueError unless all files of the shards are those that were written."""
         files = (file for shard in self.shards for file in shard.files)
-        faults = list(itertools.islice(hashed_files.faults(directory, files), FAULTS_SHOWN))
-        if faults:
+        found = list(itertools.islice(hashed_files.faults(directory, files), FAULTS_SHOWN))
+        if found:
             raise ValueError(
                 f"{directory} does not hold the vectors that its {MANIFEST_FILE} lists:\n  "
-                + "\n  ".join(faults)
+                + "\n  ".join(found)
                 + "\nCopy these files again, or remove the directory and encode the texts again"
             )
 
@@ -181,7 +184,7 @@ def write(
         texts, or other files than its manifest lists; or as `encoding.encode_blocks`.
     """
     if format not in FORMATS:
-        raise ValueError(f"format is {format!r}; known are {', '.join(FORMATS)}")
+        raise faults.unknown("format", format, FORMATS)
     if options.pooling == "none":
         raise ValueError("pooling is 'none'; a directory of vectors has one for each text")
     identity = {
@@ -374,7 +377,7 @@ def _write_npy(
 def _write_parquet(
     stem: epath.Path, vectors: np.ndarray, columns: Mapping[str, Any]
 ) -> tuple[epath.Path, ...]:
-    """Writes NAME.parquet, with `vector`, a list of a fixed size, besides; returns its path."""
+    """Writes NAME.parquet, with a column `vector` of fixed-size lists; returns its path."""
     lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
     path = stem.with_name(f"{stem.name}.parquet")
     _write_table(path, {**columns, "vector": lists})

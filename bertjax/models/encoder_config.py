@@ -14,7 +14,7 @@ import jax
 from bertjax.models import activations, attention, layers, norms, rotary
 from bertjax.models.kernels import pallas_attention
 from bertjax.options import encoder as fields
-from bertjax.options import faults, value_types
+from bertjax.options import faults, schema
 
 # The values that a layer keeps for the backward pass; "none" keeps all and recomputes nothing.
 REMAT_POLICIES: dict[str, Any] = {
@@ -269,8 +269,8 @@ class EncoderConfig(fields.EncoderFields):
         return 2.0 * positions * self.embedding_width * (transform + self.vocab_size)
 
 
-def type_faults(values: Mapping[str, Any]) -> Iterator[str]:
+def type_faults(values: Mapping[str, Any]) -> Iterator[ValueError]:
     """Yields the fields of EncoderConfig whose value is of another type than their default."""
     for name, row in fields.ROWS.items():
         if name in values:
-            yield from value_types.wrong_types(values[name], row.default, name)
+            yield from schema.faults(values[name], schema.of(row.default), name)

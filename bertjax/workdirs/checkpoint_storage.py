@@ -31,7 +31,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 from bertjax import config as config_lib
 from bertjax.files import atomic, json_text, mounts, opening
 from bertjax.models import parameters
-from bertjax.options import value_types
+from bertjax.options import schema
 
 PARAMS, OPT_STATE, EMA, META = "params", "opt_state", "ema", "meta"
 META_FILE = "metadata"  # of orbax's JSON items
@@ -64,23 +64,24 @@ def _is_not_chatter(record: std_logging.LogRecord) -> bool:
 logging.get_absl_logger().addFilter(_is_not_chatter)
 
 
-# Values of the types that a meta item has, where it has them.
-_SAMPLE: Mapping[str, Any] = {
-    "fingerprints": {"*": ()},
-    "identity": {"manifests": {"*": ""}},
-    "skipped": {"*": 0},
-    "sums": {"*": ()},
-    "words": 0,
-    "word_marks": (),
-    "tuned": {"*": 0.0},
+# What a meta item has, where it has it.
+_META = {
+    "fingerprints": {"*": tuple},
+    "identity": {"manifests": {"*": str}},
+    "skipped": {"*": int},
+    "sums": {"*": tuple},
+    "words": int,
+    "word_marks": tuple,
+    "tuned": {"*": float},
     "versions": {},
-    "finetuned": {"head": ""},
+    "finetuned": {"head": str},
     "converted": {
-        **{"head": "", "model_type": "", "pooling": "", "source": "", "labels": {"*": ""}},
-        **{"is_regression": False, "is_multi_label": False, "sentence_vectors": {}},
+        **dict.fromkeys(("head", "model_type", "pooling", "source"), str),
+        **{"labels": {"*": str}, "sentence_vectors": {}},
+        **{"is_regression": bool, "is_multi_label": bool},
     },
-    "teacher_sha256": "",
-    "is_higher_better": False,
+    "teacher_sha256": str,
+    "is_higher_better": bool,
 }
 
 
@@ -176,10 +177,10 @@ def read_meta(directory: epath.Path) -> Mapping[str, Any]:
     meta = read_json(path)
     if not isinstance(meta, dict) or not {"config", "fingerprints"} <= meta.keys():
         raise UnreadableError(f"{path} is not a meta item of bertjax")
-    faults = [*value_types.wrong_types({**meta, "config": None}, _SAMPLE, "meta")]
-    faults += config_lib.type_faults(meta["config"])
+    faults = [*schema.faults(meta, _META, "meta"), *config_lib.type_faults(meta["config"])]
     if faults:
-        raise UnreadableError(f"{path} is not a meta item of bertjax: {'; '.join(faults)}")
+        listed = "; ".join(map(str, faults))
+        raise UnreadableError(f"{path} is not a meta item of bertjax: {listed}")
     evaluation = read_evaluation(directory)
     if evaluation is not None and evaluation.tuned:
         meta["tuned"] = {**meta.get("tuned", {}), **evaluation.tuned}

@@ -149,7 +149,7 @@ def _description(workdir: epath.PathLike, meta: Mapping[str, Any], step: int) ->
     place = f"the meta item of step {step} in {directory / checkpoint.DIRECTORY}"
     try:
         config = config_of(meta, step)
-        faults = "; ".join(encoder_config.type_faults(config.model.to_dict()))
+        faults = "; ".join(map(str, encoder_config.type_faults(config.model.to_dict())))
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise checkpoint.CheckpointError(f"{place} holds no config of a run: {error!r}") from error
     if faults:

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from etils import epath
 
+from bertjax.cli import command_line
 from bertjax.data import encoding, record_files, records, value_masking
 from bertjax.files import atomic
-from data_pipelines import command_line
 from data_pipelines.building import builders, tfds_metadata
 from data_pipelines.partial_output import PartialOutput
 

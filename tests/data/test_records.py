@@ -214,32 +214,32 @@ def test_a_manifest_that_no_builder_wrote_is_refused(tmp_path):
     write(tmp_path)
     content = (tmp_path / "manifest.json").read_text()
     for path, value, fault in (
-        (("shards", 0, "examples"), -3, "examples of shard '0.tfrecord' is -3"),
+        (("shards", 0, "examples"), -3, r"shards\[0\].examples is -3"),
         (("shards", 0, "examples"), 2.5, "is 2.5; it must be a whole number"),
         (("shards", 0, "examples"), True, "is True"),
         (("shards", 1, "examples"), 10**15, r"1,000,000,000,000,000 examples in \d+ bytes"),
-        (("shards", 0, "bytes"), "many", "bytes of shard '0.tfrecord' is 'many'"),
+        (("shards", 0, "bytes"), "many", r"shards\[0\].bytes is 'many'"),
         (("shards", 1, "file"), "0.tfrecord", "a shard is named twice"),
         (("max_seq_length",), 0, "max_seq_length is 0; .*at least 1"),
         (("max_seq_length",), 10**9, "max_seq_length is 1000000000; .*at most 1,048,576"),
         (("max_predictions_per_seq",), -1, "max_predictions_per_seq is -1"),
         (("seed",), None, "seed is None"),
-        (("tokenizer", "vocab_size"), -5, "vocab_size of the tokenizer is -5"),
+        (("tokenizer", "vocab_size"), -5, "tokenizer.vocab_size is -5"),
         (("statistics",), [], r"statistics is \[\]; it must be an object"),
-        (("features", "input_ids"), [["length"], "int8"], "feature 'input_ids' is .*int32"),
-        (("features", "more"), [[0], "int32"], "a size of feature 'more' is 0"),
-        (("features", "more"), [[2, "length"], "int32"], "'more' is 'length'; .*whole number"),
-        (("features", "more"), "int32", "feature 'more' is 'int32'; it must be a list"),
+        (("features", "input_ids"), [["length"], "int8"], "features.input_ids is .*int32"),
+        (("features", "more"), [[0], "int32"], r"features.more.sizes\[0\] is 0"),
+        (("features", "more"), [[2, "length"], "int32"], "more.* is 'length'; .*whole number"),
+        (("features", "more"), "int32", "features.more is 'int32'; it must be a list"),
     ):
         (tmp_path / "manifest.json").write_text(content)
         changed_manifest(tmp_path, *path, value=value)
-        message = rf"manifest\.json is not a record manifest: \n.*{fault}"
+        message = rf"manifest\.json is not a record manifest:\n.*{fault}"
         with pytest.raises(ValueError, match=message):
             records.open(tmp_path)
     # All faults are named together.
     changed_manifest(tmp_path, "seed", value=-1)
     changed_manifest(tmp_path, "shards", 0, "file", value="../0.tfrecord")
-    with pytest.raises(ValueError, match=r"seed is -1(.|\n)*a shard is '\.\./0"):
+    with pytest.raises(ValueError, match=r"seed is -1(.|\n)*shards\[0\].file is '\.\./0"):
         records.open(tmp_path)
 
 
