@@ -64,7 +64,7 @@ def _is_not_chatter(record: std_logging.LogRecord) -> bool:
 logging.get_absl_logger().addFilter(_is_not_chatter)
 
 
-# What a meta item has, where it has it.
+# The fields that a meta item may have.
 _META = {
     "fingerprints": {"*": tuple},
     "identity": {"manifests": {"*": str}},
