@@ -184,7 +184,7 @@ def read_rows(file: opening.File, rules: tables.Rules) -> Iterator[Any]:
     """Yields the rows of CSV with a header, a BadLine for one that is faulty.
 
     Raises:
-      FaultyFile: if there is no header, or a line is not in the encoding of the rules.
+      ValueError: if there is no header, or a line is not in the encoding of the rules.
     """
     for row in tables.rows_of(file, "standard input", ".csv", rules):
         yield BadLine(row.fault.message) if row.fault else row.values

@@ -124,7 +124,7 @@ def _records(
     """Writes the records of one language, or of text of unknown language, into `output.records`."""
     # The number of files that could be a document each.
     forms = [sources.FORMATS[unit.format] for unit in units]
-    text_files = sum("one_document_per_file" in form.heeds for form in forms)
+    text_files = sum("one_document_per_file" in form.uses for form in forms)
     judge, loaded = _Judge(options, vocabulary, text_files), vocabulary.load()
     make = make or BUILDERS[options.algorithm]
     content = make(options, vocabulary, units, output, judge)

@@ -124,7 +124,7 @@ class Options:
     language_field: str = command_line.option(
         lambda: (
             "the field that holds the language of a record "
-            f"({sources.formats_that_heed('language_field')})"
+            f"({sources.formats_that_use('language_field')})"
         ),
         default="",
     )
@@ -138,13 +138,13 @@ class Options:
     )
     one_document_per_file: bool = command_line.option(
         lambda: (
-            f"files ({sources.formats_that_heed('one_document_per_file')}) are documents; "
+            f"files ({sources.formats_that_use('one_document_per_file')}) are documents; "
             "otherwise blank lines separate them"
         ),
         default=False,
     )
     text_field: str = command_line.option(
-        lambda: f"the field with the text of a record ({sources.formats_that_heed('text_field')})",
+        lambda: f"the field with the text of a record ({sources.formats_that_use('text_field')})",
         default="text",
     )
     delimiter: str = command_line.option(delimiters.HELP, default=delimiters.AUTO)

@@ -109,11 +109,11 @@ def read(path: epath.PathLike) -> tuple[str, list[Comparison]]:
         for row in tables.rows(file, suffix=suffix if suffix in tables.FORMATS else ".jsonl"):
             source = f"{file}:{row.number}"
             if row.fault:
-                raise tables.FaultyFile(f"{source}: {row.fault.message}")
+                raise ValueError(f"{source}: {row.fault.message}")
             name = name or _format_of(row.values, source)
             comparisons.append(_comparison(row.values, stem, FORMATS[name], source))
     if not comparisons:
-        raise tables.FaultyFile(f"{path} holds no pairs; each line must be a JSON object of one")
+        raise ValueError(f"{path} holds no pairs; each line must be a JSON object of one")
     return name, comparisons
 
 
@@ -142,7 +142,7 @@ def _format_of(row: Fields, source: str) -> str:
         if it.fields.keys() <= row.keys():
             return name
     known = "; ".join(", ".join(it.fields) for it in FORMATS.values())
-    raise tables.FaultyFile(
+    raise ValueError(
         f"{source}: it has {', '.join(row) or 'nothing'}; it must have the fields of one of the "
         f"known formats: {known}"
     )
@@ -151,11 +151,9 @@ def _format_of(row: Fields, source: str) -> str:
 def _comparison(row: Fields, file: str, form: Format, source: str) -> Comparison:
     if missing := [name for name in form.fields if name not in row]:
         names = ", ".join(row) or "nothing"
-        raise tables.FaultyFile(f"{source}: it has no {' and no '.join(missing)}; it has {names}")
+        raise ValueError(f"{source}: it has no {' and no '.join(missing)}; it has {names}")
     for name, value in form.fields.items():
         if not value.fits(row[name]):
-            raise tables.FaultyFile(
-                f"{source}: {name} is {row[name]!r:.60}; it must be {value.name}"
-            )
+            raise ValueError(f"{source}: {name} is {row[name]!r:.60}; it must be {value.name}")
     texts = tuple(Continuation(*text) for text in form.texts(row))
     return Comparison(texts, form.paradigm(row, file), form.phenomenon(row, file))

@@ -36,11 +36,11 @@ def read(paths: str) -> tuple[list[str], list[str]]:
     sources, targets = [], []
     for pair in pairs(files):
         if pair.fault:
-            raise tables.FaultyFile(f"{pair.place}: {pair.fault}")
+            raise ValueError(f"{pair.place}: {pair.fault}")
         sources.append(pair.source)
         targets.append(pair.target)
     if not sources:
-        raise tables.FaultyFile(f"{paths} holds no texts")
+        raise ValueError(f"{paths} holds no texts")
     return sources, targets
 
 
@@ -66,7 +66,7 @@ def _of_lines(source: str, target: str) -> Iterator[Pair]:
     for number, (one, other) in enumerate(lines, start=1):
         if one is None or other is None:
             longer, shorter = (source, target) if other is None else (target, source)
-            raise tables.FaultyFile(
+            raise ValueError(
                 f"{longer} has more lines than {shorter}, which has {number - 1:,}; line n of one "
                 "must be a translation of line n of the other"
             )
@@ -80,7 +80,7 @@ def _of_table(path: str, columns: Sequence[str]) -> Iterator[Pair]:
         names = tuple(columns)
     if len(names) != 2:
         wanted = f", or {' and '.join(columns)} among others" if columns else ""
-        raise tables.FaultyFile(
+        raise ValueError(
             f"{path} has {len(names)} columns ({', '.join(names)}); give a table of two, source "
             f"and target{wanted}"
         )

@@ -32,7 +32,7 @@ class Columns:
 
 
 def read_lines(paths: Sequence[epath.PathLike], columns: Columns) -> Iterator[Line]:
-    """Yields the lines of files, one file after the other; an empty line is a text, too."""
+    """Yields the lines of files, one file after the other; an empty line is also a text."""
     files = [epath.Path("/dev/stdin" if path == "-" else path) for path in paths]
     if missing := [str(path) for path in files if not path.exists()]:
         raise FileNotFoundError(f"{', '.join(missing)}: no such file; --input names files of texts")
@@ -58,7 +58,7 @@ def numbered(texts: Iterable[str]) -> Iterator[Line]:
 
 
 def count(paths: Sequence[epath.PathLike]) -> int | None:
-    """Returns the number of lines of files, reading and decompressing them once for that.
+    """Returns the number of lines of files, which are read to the end for it.
 
     None if one of them is a pipe, which can be read once.
     """
@@ -79,7 +79,7 @@ def _of_file(path: epath.Path, source: int, columns: Columns) -> Iterator[Line]:
     for row in tables.rows(path, tables.Rules(blank_lines=True)):
         fault = row.fault.message if row.fault else _fault(row.values, columns)
         if fault:
-            raise tables.FaultyFile(f"{path}:{row.number}: {fault}")
+            raise ValueError(f"{path}:{row.number}: {fault}")
         id = str(row.values.get(columns.id, ""))
         yield _line(source, row.number, id, row.values[columns.text])
 

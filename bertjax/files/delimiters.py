@@ -1,8 +1,7 @@
-"""The character between the columns of a CSV or TSV file: an option's, the file's own, or found.
+"""The character between the columns of a CSV or TSV file: by an option, or found in the file.
 
-Excel writes the list separator of its country between columns, which is a semicolon where numbers
-have a decimal comma. The header says which one it is; the rows, whose texts may hold any of these
-characters, are not asked.
+Excel writes its country's list separator between columns, a semicolon where numbers have a decimal
+comma. The header decides; the rows do not, since their texts may hold any of these characters.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _STATED = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([^"\r\n])"?\r?\n?')
 
 
 def fault(option: str) -> str | None:
-    """Returns what is wrong with the value of an option, None if nothing is."""
+    """Returns the fault of an option's value, None without one."""
     one = character(option)
     if option == AUTO or (len(one) == 1 and one not in '"\r\n'):
         return None
@@ -58,8 +57,8 @@ def find(
 ) -> str:
     """Returns the delimiter of the first lines of a file.
 
-    It is the first candidate by which the header has the columns that are asked for; if no
-    candidate does, or anything will do, the first that cuts the header.
+    It is the first candidate that gives the header the required columns. If there is none, or no
+    column is required, it is the first candidate that cuts the header.
     """
     candidates = CANDIDATES[suffix]
     headers = {one: _header(lines, one) for one in candidates} if len(candidates) > 1 else {}

@@ -1,4 +1,4 @@
-"""JSON of files that others wrote: every fault in it is a ValueError."""
+"""JSON that somebody else wrote: every fault is a ValueError."""
 
 from __future__ import annotations
 

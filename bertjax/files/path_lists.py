@@ -1,4 +1,4 @@
-"""Lists of paths with commas between them, where a name may hold a comma, too."""
+"""Lists of paths with commas between them, where a name may also hold a comma."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ MOST_COMMAS = 8  # in one name
 
 
 def rejoined(parts: Sequence[str], is_there: Callable[[str], bool]) -> list[str]:
-    """Returns what was split at commas, with the names put together again that hold commas.
+    """Returns the paths of a list that was split at commas.
 
-    A comma separates unless nothing is there by the name before it, and something is by a name
-    that goes on behind it; the shortest such name counts.
+    A comma separates two paths unless the part before it does not exist and a longer name, with
+    the comma in it, does; the shortest such name counts.
     """
     if len(parts) == 1:
         return list(parts)

@@ -1,4 +1,4 @@
-"""Paths of stores, gs://BUCKET/..., whose errors are those of a disk.
+"""Paths of stores, gs://BUCKET/..., with the errors of a disk.
 
 `epath` reaches a store through TensorFlow, where that is installed, and lets most of TensorFlow's
 errors through. They are not OSErrors, so `except FileNotFoundError` and retries after an error of

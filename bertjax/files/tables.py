@@ -1,8 +1,8 @@
 r"""Rows of tables: CSV, TSV, JSON lines and Parquet files, compressed or not, in constant memory.
 
 CSV and TSV name their columns in the first line, JSON lines as keys, Parquet in its schema. Fields
-of CSV may be quoted and then hold commas and line ends (RFC 4180); in TSV, as in the files of GLUE,
-a quote is a character like others. `delimiters` says what stands between them. A line ends at
+of CSV may be quoted and then hold commas and line ends (RFC 4180); in TSV, as in GLUE's files, a
+quote is an ordinary character. `delimiters` says what stands between them. A line ends at
 "\n" or "\r\n" alone, or at "\r" in files that have no other end; str.splitlines would also break
 texts at U+2028.
 """
@@ -31,10 +31,6 @@ LONGEST_FIELD = 1 << 28
 LONGEST_RECORD_BYTES = 1 << 28
 ROWS_PER_BATCH = 256
 _SKIPPED_BYTES = 1 << 20
-
-
-class FaultyFile(ValueError):
-    """A file is not what its name says; the message names the file and, in text, the line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,10 +66,10 @@ class Rules:
 
     A `lenient` reader takes stray quotes in CSV as characters, ends a row at a lone carriage
     return, and decodes bytes that are not UTF-8 to surrogates ("surrogateescape"; in JSON lines
-    they are the fault of a row). Others raise FaultyFile. With `blank_lines` a blank line is a row,
+    they are the fault of a row). Others raise ValueError. With `blank_lines` a blank line is a row,
     without it is skipped. `names` are the columns of a CSV or TSV file without a header.
-    `delimiter` is a value of `delimiters`; given one, no look at the file decides anything.
-    `encoding` is that of the file, unless it is Parquet; `encoding_option` is the option for it.
+    `delimiter` is a value of `delimiters`; only "auto" looks into the file.
+    `encoding` is the encoding of a text file; `encoding_option` is the option that names it.
     """
 
     lenient: bool = False
@@ -137,9 +133,9 @@ def column_names(path: epath.PathLike, rules: Rules = EXACT) -> tuple[str, ...]:
 
 
 def decimal_mark(path: epath.PathLike, rules: Rules) -> str:
-    """Returns what a number's fraction begins with in a file: "," or ".".
+    """Returns the decimal mark of the numbers in a file: "," or ".".
 
-    Semicolons are between columns where the country's numbers have commas.
+    Countries with decimal commas separate columns by semicolons.
     """
     suffix = _format(path)
     if suffix not in FIELDS:
@@ -183,7 +179,7 @@ def _opened(path: epath.PathLike, suffix: str, rules: Rules) -> Any:
 def _format(path: epath.PathLike) -> str:
     suffix = opening.suffixes(path)[0]
     if suffix not in FORMATS and not epath.Path(path).is_dir():
-        raise FaultyFile(f"{path} ends in {suffix!r}; known files end in {', '.join(FORMATS)}")
+        raise ValueError(f"{path} ends in {suffix!r}; known files end in {', '.join(FORMATS)}")
     return suffix
 
 
@@ -199,7 +195,7 @@ def _text(line: bytes, number: int, path: epath.PathLike, rules: Rules, head: by
         if text_encodings.is_utf8(rules.encoding):
             advice = _advice(head or _head(path) or line, rules)
             fault = f"it is not UTF-8 ({error.reason} at byte {error.start}); {advice}"
-        raise FaultyFile(f"{path}:{number}: {fault}{excel}") from error
+        raise ValueError(f"{path}:{number}: {fault}{excel}") from error
 
 
 def _head(path: epath.PathLike) -> bytes:
@@ -233,7 +229,7 @@ def _begun(
         size += len(line[1])
     head = b"".join(line for _, line in first)
     if text_encodings.is_wide_or_binary(head):
-        raise FaultyFile(f"{path}:1: it is not UTF-8 text; {_advice(head, rules)}")
+        raise ValueError(f"{path}:1: it is not UTF-8 text; {_advice(head, rules)}")
     if not rules.lenient:
         for number, line in first:
             _text(line, number, path, rules, head)
@@ -315,11 +311,11 @@ def _under_header(
     if not names:
         line, names = next(fields, (1, []))
     if isinstance(names, Fault):
-        raise FaultyFile(f"{path}:{line}: {names.message}")
+        raise ValueError(f"{path}:{line}: {names.message}")
     names = names if rules.names else delimiters.column_names(names)
     if fault := rules.names_fault(names):
         hint = delimiters.looks_separated(names, head.suffix, head.delimiter)
-        raise FaultyFile(f"{path}:{line}: {fault}{hint}")
+        raise ValueError(f"{path}:{line}: {fault}{hint}")
     expected = f"of this format: {', '.join(names)}" if rules.names else "of the header"
     for number, values in fields:
         if isinstance(values, Fault):
@@ -340,7 +336,7 @@ def _json_rows(file: opening.File, path: epath.PathLike, rules: Rules) -> Iterat
                 yield Row(number, record)
             elif record.kind == "utf8" and not rules.lenient:
                 advice = _advice(_head(path) or line, rules)
-                raise FaultyFile(f"{path}:{number}: {record.message}; {advice}")
+                raise ValueError(f"{path}:{number}: {record.message}; {advice}")
             else:
                 yield Row(number, {}, record)
 
@@ -374,11 +370,11 @@ def _parquet_rows(file: opening.File, path: epath.PathLike, rules: Rules) -> Ite
 
 @contextlib.contextmanager
 def parquet_errors(path: epath.PathLike) -> Iterator[None]:
-    """Raises FaultyFile inside of the `with` block where a Parquet file cannot be read."""
+    """Raises a ValueError inside of the `with` block where a Parquet file cannot be read."""
     try:
         yield
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise FaultyFile(
+        raise ValueError(
             f"{path} cannot be read as Parquet ({error}); fetch or write it again"
         ) from error
 
@@ -386,8 +382,8 @@ def parquet_errors(path: epath.PathLike) -> Iterator[None]:
 def parquet_rows(file: parquet.ParquetFile, columns: Sequence[str] | None = None) -> Iterator[Row]:
     """Yields the rows of an open file, numbered from 1, with all or some of its columns.
 
-    Values are those of JSON: decimals are numbers, dates and times are text, and so are bytes that
-    are UTF-8; other bytes stay.
+    Values are as in JSON: decimals are numbers, dates and times are text. Bytes are text if they
+    are UTF-8, and stay bytes otherwise.
     """
     number = 0
     for batch in file.iter_batches(ROWS_PER_BATCH, columns=columns):
@@ -444,7 +440,7 @@ def _json_values(column: pyarrow.Array) -> list[Any]:
 
 
 def _is_json(kind: pyarrow.DataType) -> bool:
-    """Returns whether values of a type are those of JSON as they are."""
+    """Returns whether values of a type need no conversion for JSON."""
     types = pyarrow.types
     if types.is_dictionary(kind):
         return _is_json(kind.value_type)

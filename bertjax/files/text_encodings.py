@@ -1,7 +1,7 @@
 """Encodings and line ends of text files: readers of lines get UTF-8 and line feeds in any case.
 
-The encoding is the one that an option names; a guess, charset_normalizer's from the beginning of a
-file, is for messages alone. Files of old Macs end their lines with carriage returns.
+An option names the encoding. A guess (by charset_normalizer, from the beginning of a file) is only
+for messages. Files of old Macs end their lines with carriage returns.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ codecs.register_error(_INVALID_HANDLER, lambda error: (_INVALID, getattr(error, 
 
 
 def fault(option: str) -> str | None:
-    """Returns what is wrong with the name of an encoding, None if nothing is."""
+    """Returns the fault of the name of an encoding, None without one."""
     try:
         bytes(4).decode(option, "replace")
     except (LookupError, ValueError):  # not known, or not of text

@@ -28,7 +28,6 @@ NO_LABEL = "-"
 # A row by column.
 _Fields = Mapping[str, Any]
 QUERY, DOCUMENT = "query", "document"  # roles of texts; each has a prompt of its own
-FaultyFile = example_files.FaultyFile
 _TEXT_SUFFIX = ".txt"
 _NEGATIVES = "negatives"  # a list, in JSON and Parquet
 _NEGATIVE = re.compile(r"negative(_[0-9]+)?")
@@ -150,7 +149,7 @@ def read(
     if skipped:
         logging.info("%s: %d rows without a class (%r) are left out", path, skipped, NO_LABEL)
     if not examples:
-        raise FaultyFile(f"{path} has no rows; it must have at least one")
+        raise ValueError(f"{path} has no rows; it must have at least one")
     logging.info("%s: %d examples of %d texts", path, len(examples), len(examples[0].texts))
     return _triplets(examples, path) if layout.example is _nli else examples
 
@@ -164,7 +163,7 @@ def holds(path: epath.PathLike) -> str:
     for rows in _BY_CONTENT:
         if any(it.fits(names) for it in ROWS[rows]((0.0, 1.0)) if it.example is not _nli):
             return rows
-    raise FaultyFile(
+    raise ValueError(
         f"{path}: the columns are {', '.join(map(repr, names)) or 'none'}; known are "
         f"{described(_BY_CONTENT)}"
     )
@@ -181,7 +180,7 @@ def check_alike(by_file: Sequence[Sequence[Example]]) -> None:
     first = by_file[0][0]
     for example, *_ in by_file[1:]:
         if len(example.texts) != len(first.texts):
-            raise FaultyFile(
+            raise ValueError(
                 f"{example.source} has {len(example.texts)} texts with its negatives, "
                 f"{first.source} has {len(first.texts)}: files that are mixed must have as many"
             )
@@ -192,7 +191,7 @@ def _layout(path: epath.Path, layouts: Sequence[Layout]) -> Layout:
     names = _column_names(path, layouts)
     fitting = [layout for layout in layouts if layout.fits(names)]
     if not fitting and names:
-        raise FaultyFile(
+        raise ValueError(
             f"{path}:1: the columns are {', '.join(map(repr, names))}; needed are "
             + "; or ".join(layout.description for layout in layouts)
         )
@@ -211,14 +210,14 @@ def _column_names(path: epath.PathLike, layouts: Sequence[Layout]) -> tuple[str,
 def _lines(path: epath.Path, rows: str) -> list[Example]:
     """Returns the lines of a plain text that are not blank."""
     if rows != "texts":
-        raise FaultyFile(
+        raise ValueError(
             f"{path} is plain text, of one text a line; needed is a table with the columns "
             f"{described([rows])}"
         )
     numbered = enumerate(example_files.lines(path), start=1)
     examples = [Example((line,), None, f"{path}:{n}") for n, line in numbered if line.strip()]
     if not examples:
-        raise FaultyFile(f"{path} has no text; it must have at least one line")
+        raise ValueError(f"{path} has no text; it must have at least one line")
     logging.info("%s: %d texts", path, len(examples))
     return examples
 
@@ -294,7 +293,7 @@ def _triplets(pairs: Sequence[Example], path: epath.Path) -> list[Example]:
                 negative = contradictions[place % len(contradictions)].texts[1]
                 triplets.append(ranked((premise, pair.texts[1], negative), pair.source))
     if not triplets:
-        raise FaultyFile(
+        raise ValueError(
             f"{path}: no sentence1 has both an entailment and a contradiction, of which triplets "
             "are made"
         )
@@ -416,7 +415,7 @@ def _relevances(
             relevances.setdefault(query, {})[document] = int(grade)
     faults.check()
     if not any(grade > 0 for of_query in relevances.values() for grade in of_query.values()):
-        raise FaultyFile(f"{path}: no document is relevant to any query")
+        raise ValueError(f"{path}: no document is relevant to any query")
     return relevances
 
 
@@ -548,7 +547,7 @@ def read_set(path: epath.PathLike, score_range: tuple[float, float]) -> Evaluati
         return _retrieval(read_collection(path))
     rows = holds(path)
     if rows not in SETS:
-        raise FaultyFile(
+        raise ValueError(
             f"{path} holds {rows}, of which vectors have no score; embeddings are evaluated on "
             f"{described(SETS)}; or on a directory in BEIR's layout"
         )

@@ -407,7 +407,7 @@ class EmbeddingReader(base.Reader):
         places = {label: place for place, label in enumerate(self.labels)}
         for example in examples:
             if example.value not in places:
-                raise embedding_files.FaultyFile(
+                raise ValueError(
                     f"{example.source}: the class is {example.value!r}; known are "
                     f"{', '.join(places)}"
                 )

@@ -19,7 +19,6 @@ MAX_FAULTS = 10
 # The numbers of lines that are listed for the faults after those.
 MAX_LINES = 100
 EMPTY_REMEDY = "fill it in, or leave the row out"
-FaultyFile = tables.FaultyFile
 
 
 class Faults:
@@ -53,9 +52,9 @@ class Faults:
         return "\n".join([f"{self._count} faults, the first {MAX_FAULTS}:", *self._first, others])
 
     def check(self) -> None:
-        """Raises FaultyFile if there was a fault."""
+        """Raises ValueError if there was a fault."""
         if self._count:
-            raise FaultyFile(self.summary())
+            raise ValueError(self.summary())
 
 
 class UnknownLabels:

@@ -353,7 +353,7 @@ def _tfds_rows(dataset: str, name: str, split: str) -> Iterator[tuple[str, dict[
     features = builder.info.features
     required = [*columns.values(), "idx", "label"]
     if fault := example_files.missing_columns(sorted(features), required):
-        raise example_files.FaultyFile(f"tfds:{dataset}: {fault}")
+        raise ValueError(f"tfds:{dataset}: {fault}")
     names = getattr(features["label"], "names", None) or []
     if label_of and sorted(names) != sorted(label_of):
         raise ValueError(

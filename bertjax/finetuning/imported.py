@@ -59,19 +59,19 @@ class TextReader(texts.TableReader):
         """Returns the examples of a file, which may give the classes by their numbers."""
         path, columns = self.file(name), self._columns_of(name)
         if fault := example_files.missing_columns(self._names_in(path), columns.required):
-            raise example_files.FaultyFile(
+            raise ValueError(
                 f"{path}: {fault}. An imported model does not know the names of its columns: call "
                 f"them {TEXT}, {PAIR} (if there are two) and {self.options.label_column}"
             )
         try:
             return super()._examples(name)
-        except example_files.FaultyFile as error:
+        except ValueError as error:
             numbers = [str(number) for number in range(len(self.labels))]
             try:
                 examples = table_files.read_table(
                     path, columns, labels=numbers, rules=self._rules
                 ).examples
-            except example_files.FaultyFile:
+            except ValueError:
                 raise error from None
         meanings = ", ".join(f"{number} is {label!r}" for number, label in enumerate(self.labels))
         logging.warning("%s has the numbers of the model's classes: %s", path, meanings)

@@ -242,7 +242,7 @@ def _of_lines(sources: str, targets: str, rules: tables.Rules) -> list[feature_s
     """Returns the pairs of the lines of two files."""
     by_file = [[*tables.text_lines(path, rules.encoding)] for path in (sources, targets)]
     if len(by_file[0]) != len(by_file[1]):
-        raise example_files.FaultyFile(
+        raise ValueError(
             f"{sources} has {len(by_file[0])} lines and {targets} {len(by_file[1])}; line by line "
             "one is the target of the other, so they must have the same number"
         )

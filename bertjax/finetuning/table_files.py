@@ -118,17 +118,15 @@ def read_table(
         examples = list(_with_places(raw, known, columns, faults))
     faults.check()
     if not examples:
-        raise example_files.FaultyFile(f"{path} has no rows; it must have at least one")
+        raise ValueError(f"{path} has no rows; it must have at least one")
     if columns.labelling == "one" and len(known) == 1:
-        raise example_files.FaultyFile(
+        raise ValueError(
             f"{path}: {columns.label_names} is {known[0]!r} in every row; there must be two classes"
         )
     counts = collections.Counter(it for example in examples for it in _each(example.label))
     if columns.labelling in ("several", "flags") and is_new:
         if not counts:
-            raise example_files.FaultyFile(
-                f"{path}: {columns.label_names} names no label in any row"
-            )
+            raise ValueError(f"{path}: {columns.label_names} names no label in any row")
         if never := ", ".join(label for place, label in enumerate(known) if not counts[place]):
             logging.warning("%s: no row has the label %s: it cannot be learnt", path, never)
     counted = ", ".join(f"{label!r} ({counts[place]})" for place, label in enumerate(known))

@@ -128,14 +128,14 @@ class Options:
     )
     one_document_per_file: bool = command_line.option(
         lambda: (
-            f"files ({sources.formats_that_heed('one_document_per_file')}) are documents; "
+            f"files ({sources.formats_that_use('one_document_per_file')}) are documents; "
             "otherwise blank lines separate them"
         ),
         default=False,
     )
     text_field: str = command_line.option(
         lambda: (
-            f"the field that holds the text of a record ({sources.formats_that_heed('text_field')})"
+            f"the field that holds the text of a record ({sources.formats_that_use('text_field')})"
         ),
         default="text",
     )
@@ -145,14 +145,14 @@ class Options:
     language_field: str = command_line.option(
         lambda: (
             "the field that holds the language of a record "
-            f"({sources.formats_that_heed('language_field')})"
+            f"({sources.formats_that_use('language_field')})"
         ),
         default="",
     )
     both_strands: bool = command_line.option(
         lambda: (
             "take each sequence of DNA and its reverse complement, on one side of the split "
-            f"({sources.formats_that_heed('both_strands')})"
+            f"({sources.formats_that_use('both_strands')})"
         ),
         default=False,
     )

@@ -43,14 +43,14 @@ FORMATS: dict[str, base.Format] = {
         help="text",
         check=text_files.check,
         read=text_files.read,
-        heeds=("one_document_per_file", "encoding"),
+        uses=("one_document_per_file", "encoding"),
     ),
     "json_lines": base.Format(
         help=".jsonl",
         suffixes=(".jsonl", ".ndjson", ".json"),
         check=table_files.check_json_lines,
         read=table_files.read_json_lines,
-        heeds=("text_field", "language_field", "encoding"),
+        uses=("text_field", "language_field", "encoding"),
         holds_integers=table_files.json_lines_hold_integers,
     ),
     "delimited": base.Format(
@@ -58,7 +58,7 @@ FORMATS: dict[str, base.Format] = {
         suffixes=(".csv", ".tsv"),
         check=table_files.check_delimited,
         read=table_files.read_delimited,
-        heeds=("text_field", "language_field", "delimiter", "encoding"),
+        uses=("text_field", "language_field", "delimiter", "encoding"),
     ),
     "parquet": base.Format(
         help=".parquet",
@@ -66,7 +66,7 @@ FORMATS: dict[str, base.Format] = {
         check=table_files.check_parquet,
         read=table_files.read_parquet,
         may_be_compressed=False,
-        heeds=("text_field", "language_field"),
+        uses=("text_field", "language_field"),
         holds_integers=table_files.parquet_holds_integers,
     ),
     "npy": base.Format(
@@ -82,7 +82,7 @@ FORMATS: dict[str, base.Format] = {
         suffixes=(".fasta", ".fa", ".faa", ".fna", ".fastq", ".fq"),
         check=fasta.check,
         read=fasta.read,
-        heeds=("both_strands",),
+        uses=("both_strands",),
     ),
     "wikipedia": base.Format(
         help="Wikipedia .xml",
@@ -99,7 +99,7 @@ FORMATS: dict[str, base.Format] = {
         check=tfds_source.check,
         read=tfds_source.read,
         size=tfds_source.size,
-        heeds=("text_field",),
+        uses=("text_field",),
         names_documents=True,
     ),
     "documentation": base.Format(
@@ -167,9 +167,9 @@ def help_text() -> str:
     )
 
 
-def formats_that_heed(name: str) -> str:
+def formats_that_use(name: str) -> str:
     """Returns the formats for which an option of `Reading` means something."""
-    return ", ".join(one.help for one in FORMATS.values() if name in one.heeds)
+    return ", ".join(one.help for one in FORMATS.values() if name in one.uses)
 
 
 def documents(
@@ -293,10 +293,10 @@ def by_field(
         if unit.language:
             found.append(unit)
             continue
-        if "language_field" not in form.heeds:
+        if "language_field" not in form.uses:
             raise ValueError(
                 f"language_field is {field!r}, but {unit.location} has no fields: only "
-                f"{formats_that_heed('language_field')} have; name its language as INPUT=LANGUAGE"
+                f"{formats_that_use('language_field')} have; name its language as INPUT=LANGUAGE"
             )
         target = directory / f"{number}-languages"
         files = languages.separated(unit.location, form, reading, field, target)
@@ -311,7 +311,7 @@ def check_units(units: Sequence[Unit], reading: Reading) -> None:
         try:
             FORMATS[unit.format].check(unit.location, _reading_of(unit, reading))
         except text_files.WrongEncoding as error:
-            texts = [it.location for it in units if "encoding" in FORMATS[it.format].heeds]
+            texts = [it.location for it in units if "encoding" in FORMATS[it.format].uses]
             if len(texts) == 1:
                 raise
             faults = text_files.encoding_faults(texts, reading.encoding)

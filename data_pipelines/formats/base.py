@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from bertjax.files import delimiters, text_encodings
+from bertjax.options import faults
 from data_pipelines.formats import input_files
 
 SPLITS = ("all", "train", "heldout")
@@ -19,9 +20,9 @@ class Reading:
     """How to read a source: what its name cannot say.
 
     `text_field` is the field, or dotted path of fields, that holds the text of JSON, Parquet and
-    TFDS records. `delimiter` is between the columns of CSV and TSV, as `delimiters` has it, and
-    `encoding` that of text files, by its name in Python. `language` is that of a unit. With
-    `both_strands` a sequence of DNA is read as its reverse complement, too.
+    TFDS records. `delimiter` stands between the columns of CSV and TSV (see `delimiters`).
+    `encoding` is Python's name for the encoding of text files. `language` is the language of a
+    unit. With `both_strands` a sequence of DNA is also read as its reverse complement.
     """
 
     one_document_per_file: bool = False
@@ -35,16 +36,12 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
-            raise ValueError(f"split is {self.split!r}; known are {', '.join(SPLITS)}")
+            raise faults.unknown("split", self.split, SPLITS)
         if not 0 <= self.heldout_fraction < 1:
-            raise ValueError(
-                f"heldout_fraction is {self.heldout_fraction}; it must be at least 0 and below 1"
-            )
+            raise faults.wrong("heldout_fraction", self.heldout_fraction, "at least 0 and below 1")
         if not all(self.text_field.split(".")):
-            raise ValueError(
-                f"text_field is {self.text_field!r}; it must be the name of a field, or several "
-                "with dots between them"
-            )
+            must = "the name of a field, or several with dots between them"
+            raise faults.wrong("text_field", self.text_field, must)
         if fault := delimiters.fault(self.delimiter):
             raise ValueError(f"delimiter {fault}")
         if fault := text_encodings.fault(self.encoding):
@@ -67,7 +64,7 @@ class Format:
     `names_documents`: ids are the documents' own names (titles), not their places in a file.
     `size(location)` is the number that reading adds to `log.bytes_read`, 0 where it is unknown.
     `files(location)` are the files that it reads.
-    `heeds` are the fields of `Reading` that this format uses, and not all others do.
+    `uses` are the fields of `Reading` that this format uses and some other format does not.
     `holds_integers(location, reading)` tells whether documents are token ids, for a vocabulary of
     integers.
     """
@@ -81,7 +78,7 @@ class Format:
     keyword: str = ""
     prose: Callable[[str], str | None] | None = None
     may_be_compressed: bool = True
-    heeds: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
     names_documents: bool = False
     holds_integers: Callable[[str, Reading], bool] = lambda location, reading: False
 

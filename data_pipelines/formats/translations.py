@@ -44,7 +44,7 @@ def size(location: str) -> int:
 
 
 def check(location: str, reading: base.Reading) -> None:
-    """Raises FaultyFile unless both texts of the first line or row can be looked for."""
+    """Raises ValueError unless both texts of the first line or row can be looked for."""
     for path in files(location):
         input_files.find(path)
     next(_pairs(location, reading), None)
