@@ -236,7 +236,7 @@ def _write_teacher(job: peer_step.Job) -> str:
     import numpy as np
 
     from bertjax import models
-    from bertjax.convert import formats, pretrained
+    from bertjax.convert import formats, heads
 
     directory = tempfile.mkdtemp(prefix="teacher")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -245,7 +245,7 @@ def _write_teacher(job: peer_step.Job) -> str:
     params = {
         path: rng.normal(0, 0.02, shape).astype(np.float32)
         for path, shape in pretrained.shapes(sizes).items()
-        if pretrained.is_of_class(path, "masked_lm")
+        if heads.is_of_class(path, "masked_lm")
     }
     weights = pretrained.Pretrained(
         config=sizes, params=params, vocabulary=None, head="masked_lm", labels={}, source="-"

@@ -18,6 +18,7 @@ from etils import epath
 
 from bertjax import models
 from bertjax.convert import (
+    heads,
     huggingface_config,
     huggingface_tokenizer,
     names,
@@ -53,10 +54,10 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     """Returns the model at `path`: a directory, a file of weights or the index of its shards.
 
     The head is that of the config's `architectures`, or else follows from the weights (see
-    `pretrained.head_of`); `head` overrules both. Parameters of other heads are `unused`.
+    `heads.of_paths`); `head` overrules both. Parameters of other heads are `unused`.
     """
     if head is not None:
-        pretrained.check_head(head)
+        heads.check(head)
     path = epath.Path(path)
     whole = path if path.is_dir() else path.parent  # with the files of sentence-transformers
     path = sentence_transformers.of_transformer(path) if path.is_dir() else path
@@ -77,7 +78,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         head = head or _head(description, weights)
         params = to_params(weights, description, head)
         unused = tuple(name for name in weights if not _is_of(name, description, head))
-        of_class = {path for path in params if pretrained.is_of_class(path, head, sizes.pooler)}
+        of_class = {path for path in params if heads.is_of_class(path, head, sizes.pooler)}
         params = {path: array for path, array in params.items() if path in of_class}
         if head == SEQUENCES and description.decoder is not None:
             params = decoder_sharing.with_most_sharing(params, sizes, description.decoder)
@@ -95,7 +96,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     if head == "none" and is_of_sentences:
         sentence = _sentence_vectors(whole, sizes, vocabulary)
         params |= _projections(whole, sentence.projections, sizes.hidden_size)
-    has_decoder = head in pretrained.WITH_DECODER
+    has_decoder = heads.HEADS[head].module is not None
     part = family.nested.get("encoder", family) if head == "none" else family
     return pretrained.Pretrained(
         config=sizes,
@@ -199,8 +200,7 @@ def _absent(weights: Weights, description: huggingface_config.Description) -> We
         name: array
         for name, array in constants.items()
         if any(
-            path not in there
-            and any(pretrained.is_required(path, it) for it in family.architectures)
+            path not in there and any(heads.is_required(path, it) for it in family.architectures)
             for path in _paths(name, family.tensors, family)
         )
     }
@@ -210,7 +210,7 @@ def to_params(weights: Weights, description: huggingface_config.Description, hea
     """Returns the weights by our paths, those of other heads too."""
     family, sizes = description.family, description.encoder
     count = 1 if head == "multiple_choice" else len(_labels(description, weights, head)) or None
-    with_decoder = [it for it in family.architectures if it in pretrained.WITH_DECODER]
+    with_decoder = [it for it in family.architectures if heads.HEADS[it].module]
     shapes = pretrained.shapes(
         sizes,
         labels=count,
@@ -229,7 +229,7 @@ def to_params(weights: Weights, description: huggingface_config.Description, hea
         names.in_a_row(table, sizes.inner_group_num),
         ignored=family.ignored,
         shapes=shapes,
-        required=[path for path in shapes if pretrained.is_required(path, head, sizes.pooler)],
+        required=[path for path in shapes if heads.is_required(path, head, sizes.pooler)],
         spelling=family.spelling,
     )
 
@@ -239,7 +239,7 @@ def _is_of(name: str, description: huggingface_config.Description, head: str) ->
     family, sizes = description.family, description.encoder
     paths = _paths(name, names.of_head(family.tensors, head), family)
     is_known = paths or _paths(name, family.tensors, family)
-    return not is_known or any(pretrained.is_of_class(path, head, sizes.pooler) for path in paths)
+    return not is_known or any(heads.is_of_class(path, head, sizes.pooler) for path in paths)
 
 
 def _paths(name: str, table: Sequence[names.Name], family: base.Family) -> set[str]:
@@ -290,7 +290,7 @@ def _weights_file(path: epath.Path) -> epath.Path:
 def _head(description: huggingface_config.Description, weights: Weights) -> str:
     family, stated = description.family, description.head
     paths = names.our_paths(weights, family.tensors, spelling=family.spelling)
-    read_head = pretrained.head_of(paths)
+    read_head = heads.of_paths(paths)
     # The released weights say BertForMaskedLM and hold both heads; a bare BertModel with a head in
     # its weights is a model whose config was written for its encoder.
     richer = ("pretraining", "masked_lm")
@@ -304,7 +304,7 @@ def _labels(
     description: huggingface_config.Description, weights: Weights, head: str
 ) -> Mapping[int, str]:
     """Returns the names of a classifier's labels, LABEL_0 and so on if the config has none."""
-    if head not in pretrained.WITH_LABELS:
+    if not heads.HEADS[head].has_labels:
         return {}
     table = names.of_head(description.family.tensors, head)
     biases = [a for n, a in weights.items() if _paths(n, table, description.family) == {BIAS}]

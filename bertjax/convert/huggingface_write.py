@@ -14,6 +14,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.convert import (
+    heads,
     huggingface_config,
     huggingface_read,
     huggingface_tokenizer,
@@ -58,9 +59,9 @@ def write(
 
     def is_beside(path: str) -> bool:
         """Whether the head may have a parameter that the class lacks: it is left out."""
-        if pretrained.is_required(path, head, sizes.pooler) or not pretrained.belongs(path, head):
+        if heads.is_required(path, head, sizes.pooler) or not heads.belongs(path, head):
             return False
-        return not (pretrained.is_of_class(path, head, sizes.pooler) and names.knows(table, path))
+        return not (heads.is_of_class(path, head, sizes.pooler) and names.knows(table, path))
 
     params = {path: array for path, array in weights.params.items() if not is_beside(path)}
     params = {**family.completion(sizes), **params}

@@ -15,27 +15,10 @@ import ml_collections
 
 from bertjax import __version__
 from bertjax import config as config_lib
-from bertjax.convert import pretrained, sentence_transformers
+from bertjax.convert import heads, pretrained, sentence_transformers
 from bertjax.data import records
 from bertjax.models import sentence_vectors
 from bertjax.workdirs import reader, scalars
-
-# Head -> the task by which the hub lists the model; the inference that transformers has for it.
-PIPELINES = {
-    "pretraining": "fill-mask",
-    "masked_lm": "fill-mask",
-    "causal_lm": "text-generation",
-    "replaced_tokens": "feature-extraction",  # nor for this
-    "none": "feature-extraction",
-    "next_sentence": "feature-extraction",  # the hub has no task of its own for it
-    "sequence_classification": "text-classification",
-    "token_classification": "token-classification",
-    "question_answering": "question-answering",
-    "multiple_choice": "multiple-choice",
-    "masked_autoencoder": "image-feature-extraction",
-    "sequence_to_sequence": "text2text-generation",
-}
-
 
 SHIFTED = (
     "**Shifted by one.** The logits of a masked token are at the position before it, not at its "
@@ -98,7 +81,7 @@ def text(
     # its generator.
     of_class = (weights.head, weights.config.pooler)
     params = weights.params.items()
-    count = sum(x.size for path, x in params if pretrained.is_of_class(path, *of_class))
+    count = sum(x.size for path, x in params if heads.is_of_class(path, *of_class))
     parts += [f"{article} {title} with {count:,} parameters, written by bertjax {__version__}."]
     parts += ["", *_sizes(weights)]
     if weights.is_shifted:
@@ -118,7 +101,7 @@ def _front_matter(weights: pretrained.Pretrained, license: str | None) -> Iterat
     is_of_sentences = weights.sentence is not None
     yield "---"
     yield f"library_name: {'sentence-transformers' if is_of_sentences else 'transformers'}"
-    pipeline = "sentence-similarity" if is_of_sentences else PIPELINES[weights.head]
+    pipeline = "sentence-similarity" if is_of_sentences else heads.HEADS[weights.head].pipeline
     if weights.is_shifted:
         pipeline = "feature-extraction"  # a pipeline of fill-mask would give the token after
     yield f"pipeline_tag: {pipeline}"

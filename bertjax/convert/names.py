@@ -98,14 +98,30 @@ def torch_norm(theirs: str, ours: str) -> tuple[Name, Name]:
     return Name(f"{theirs}.weight", f"{ours}.scale"), Name(f"{theirs}.bias", f"{ours}.bias")
 
 
-def tf_dense(theirs: str, ours: str) -> tuple[Name, Name]:
-    """A tf.layers.dense: its kernel lies as ours does."""
-    return Name(f"{theirs}/kernel", f"{ours}.kernel"), Name(f"{theirs}/bias", f"{ours}.bias")
+def renamed(table: Sequence[Name], parts: Mapping[str, str]) -> tuple[Name, ...]:
+    """Returns the entries with parts of their names replaced, in the order of `parts`."""
+    entries = list(table)
+    for old, new in parts.items():
+        entries = [dataclasses.replace(it, theirs=it.theirs.replace(old, new)) for it in entries]
+    return tuple(entries)
 
 
-def tf_norm(theirs: str, ours: str) -> tuple[Name, Name]:
-    """A tf.contrib.layers.layer_norm."""
-    return Name(f"{theirs}/gamma", f"{ours}.scale"), Name(f"{theirs}/beta", f"{ours}.bias")
+def tensorflow1(table: Sequence[Name]) -> tuple[Name, ...]:
+    """Returns torch's names as those of a TF1 checkpoint: layer_0/output/dense/kernel.
+
+    Kernels lie as ours do, but for `output_weights`, which lie as torch's.
+    """
+
+    def variable(entry: Name) -> Name:
+        scope, _, last = entry.theirs.replace("layer.{layer}", "layer_{layer}").rpartition(".")
+        our_layer, _, our_last = entry.ours.rpartition(".")
+        is_norm = our_layer.endswith("norm")
+        words = {"weight": "gamma" if is_norm else "kernel", "bias": "beta" if is_norm else "bias"}
+        name = "" if our_last == "embedding" else words.get(last, last)
+        theirs = "/".join(filter(None, [*scope.split("."), name]))
+        return Name(theirs, entry.ours, entry.transform if last == "output_weights" else "same")
+
+    return tuple(map(variable, table))
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:

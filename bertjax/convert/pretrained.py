@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,50 +14,15 @@ from absl import logging
 from flax import nnx
 
 from bertjax import models
-from bertjax.convert import families
+from bertjax.convert import families, heads
 from bertjax.convert.families import base
-from bertjax.models import decoder as decoder_lib
 from bertjax.models import decoder_sharing, embedding_sharing, parameters, sentence_vectors
-from bertjax.tasks import masked_autoencoder
 from bertjax.tokenization import tokenizer
-
-# Head -> the first names of the paths of its model; all of them must be there.
-PARTS: dict[str, tuple[str, ...]] = {
-    "pretraining": ("encoder", "mlm_head", "pooler", "nsp_head"),
-    "masked_lm": ("encoder", "mlm_head"),
-    "causal_lm": ("encoder", "lm_head"),
-    "replaced_tokens": ("encoder", "rtd_head"),
-    "none": ("encoder",),
-    "next_sentence": ("encoder", "pooler", "nsp_head"),
-    "sequence_classification": ("encoder", "pooler", "classifier"),
-    "token_classification": ("encoder", "classifier"),
-    "question_answering": ("encoder", "span_head"),
-    "multiple_choice": ("encoder", "pooler", "classifier"),
-    "masked_autoencoder": ("encoder", "decoder", "value_head"),
-    "sequence_to_sequence": ("encoder", "decoder", "mlm_head"),
-}
-# Parts that a model may lack. The released code makes the pooler for each of its models, and its
-# Saver restores all saved variables.
-OPTIONAL_PARTS: dict[str, tuple[str, ...]] = {
-    "replaced_tokens": (embedding_sharing.GENERATOR,),
-    "none": ("pooler", "projections"),
-    "token_classification": ("pooler",),
-    "question_answering": ("pooler",),
-}
 
 # Parts of pretraining that no class of transformers has.
 LEFT_BEHIND = ("sbo_head",)
 
-# Heads that name classes.
-WITH_LABELS = ("sequence_classification", "token_classification")
-
-# Head -> the module of an encoder and a decoder, from the configs of both.
-WITH_DECODER: dict[str, Callable[..., nnx.Module]] = {
-    "masked_autoencoder": masked_autoencoder.MaskedAutoencoderModel,
-    "sequence_to_sequence": decoder_lib.EncoderDecoder,
-}
-
-# Part -> its module; the classifier has a size that the config does not tell.
+# Part -> its module. Classifiers and heads of spans are linear layers.
 MODULES: dict[str, Callable[..., nnx.Module]] = {
     "encoder": models.make_encoder,
     "pooler": models.Pooler,
@@ -87,7 +52,7 @@ class Pretrained:
     """Weights with what is needed to use them.
 
     `params`: float32 NumPy arrays in our layout, by dotted path.
-    `head`: a key of PARTS.
+    `head`: a key of `heads.HEADS`.
     `labels`: number -> class of a finetuned head; empty for other heads.
     `source`: the path that it was read from.
     `unused`: names in the source that do not belong to the model.
@@ -148,29 +113,6 @@ class Pretrained:
         return decoder_sharing.sharing(self.params)
 
 
-def belongs(path: str, head: str) -> bool:
-    """Returns whether the parameter at `path` is part of the model with this head."""
-    return path.split(".")[0] in (*PARTS[head], *OPTIONAL_PARTS.get(head, ()))
-
-
-def is_required(path: str, head: str, pooler: str = "dense") -> bool:
-    """Returns whether the model with this head lacks something without the parameter at `path`.
-
-    `pooler` is the config's: a "normed" one stands before every finetuned head.
-    """
-    part = path.split(".")[0]
-    is_pooling = part == "pooler" and pooler == "normed" and head != "none"
-    return part in PARTS[head] or (is_pooling and belongs(path, head))
-
-
-def is_of_class(path: str, head: str, pooler: str = "dense") -> bool:
-    """Returns whether the class of transformers with this head has the parameter at `path`.
-
-    Most taggers and spans have no pooler, and would tell of one that they do not know.
-    """
-    return is_required(path, head, pooler) or (head == "none" and belongs(path, head))
-
-
 def shapes(
     config: models.EncoderConfig,
     *,
@@ -183,7 +125,7 @@ def shapes(
     """Returns the shape of every parameter that a model of these sizes may have, by our path.
 
     A number that is not known (`labels`, while that is None) is None in its shape. `decoder_head`
-    is the key of WITH_DECODER that a `decoder` is of, and `shares` what that has of the encoder.
+    is the head of a model with the `decoder`, and `shares` the parts that it has of the encoder.
     """
     hidden = config.hidden_size
     of_generator = _shapes(generator).items() if generator else ()
@@ -193,7 +135,7 @@ def shapes(
         **{
             f"{embedding_sharing.GENERATOR}.{path}": shape
             for path, shape in of_generator
-            if belongs(path, "masked_lm")
+            if heads.belongs(path, "masked_lm")
         },
         "classifier.kernel": (hidden, labels),
         "classifier.bias": (labels,),
@@ -215,39 +157,20 @@ def _shapes(config: models.EncoderConfig) -> Mapping[str, tuple[int, ...]]:
 def _shapes_of_both(
     config: models.EncoderConfig, decoder: models.EncoderConfig, head: str, shares: str
 ) -> Mapping[str, tuple[int, ...]]:
+    make = heads.HEADS[head].module
+    assert make is not None, head
     options = {"shares": shares} if head == "sequence_to_sequence" else {}
 
     def params() -> parameters.Params:
-        model = WITH_DECODER[head](config, decoder, rngs=nnx.Rngs(0), **options)
+        model = make(config, decoder, rngs=nnx.Rngs(0), **options)
         return parameters.split(model)[1]
 
     return {path: leaf.shape for path, leaf in parameters.flat(jax.eval_shape(params)).items()}
 
 
-def head_of(paths: Collection[str]) -> str:
-    """Returns the richest head whose parts are among our `paths`.
-
-    A classifier alone does not tell what it classifies: with a pooler it is taken for sequences,
-    without one for tokens.
-    """
-    parts = {path.split(".")[0] for path in paths}
-    richest_first = (
-        "masked_autoencoder",
-        "sequence_to_sequence",
-        "replaced_tokens",
-        "pretraining",
-        "masked_lm",
-        "causal_lm",
-        "next_sentence",
-    )
-    richest_first += ("question_answering", "sequence_classification", "token_classification")
-    heads = (head for head in richest_first if parts.issuperset({*PARTS[head]} - {"encoder"}))
-    return next(heads, "none")
-
-
 def exported(weights: Pretrained) -> Pretrained:
     """Returns the weights without what no format has: it is `unused`, and the log says so."""
-    left = [path for path in weights.params if path.split(".")[0] in LEFT_BEHIND]
+    left = [path for path in weights.params if heads.part_of(path) in LEFT_BEHIND]
     if not left:
         return weights
     logging.info("Left out, as no class has it: %s", ", ".join(left))
@@ -261,15 +184,15 @@ def select(weights: Pretrained, head: str) -> Pretrained:
     Of a discriminator with its generator "masked_lm" is the generator. "causal_lm" is
     also a hybrid model's encoder, read from left to right.
     """
-    check_head(head)
+    heads.check(head)
     if head == "masked_lm" and weights.generator is not None:
         weights = generator_of(weights, weights.generator)
     if head == "causal_lm" and weights.is_shifted:
         weights = _causal_side(weights)
-    present = {path.split(".")[0] for path in weights.params}
+    present = set(map(heads.part_of, weights.params))
     if head not in ("none", weights.head) and weights.head == "sequence_to_sequence":
         present -= {"mlm_head"}  # it reads the decoder's states
-    if missing := [part for part in PARTS[head] if part not in present]:
+    if missing := [part for part in heads.HEADS[head].parts if part not in present]:
         raise ValueError(
             f"{weights.source} has no {', '.join(missing)}, which a model with the head {head!r} "
             f"needs; its own head is {weights.head!r}"
@@ -280,17 +203,20 @@ def select(weights: Pretrained, head: str) -> Pretrained:
         model_type = parts["encoder"].model_type
     return dataclasses.replace(
         weights,
-        params={path: array for path, array in weights.params.items() if belongs(path, head)},
+        params={path: array for path, array in weights.params.items() if heads.belongs(path, head)},
         head=head,
         labels=_labels(weights, head),
-        unused=(*(path for path in weights.params if not belongs(path, head)), *weights.unused),
+        unused=(
+            *(path for path in weights.params if not heads.belongs(path, head)),
+            *weights.unused,
+        ),
         is_regression=weights.is_regression and is_of_sequences,
         is_multi_label=weights.is_multi_label and is_of_sequences,
         export_fault="" if head == "none" else weights.export_fault,
         model_type=model_type,
         pooling=weights.pooling if is_of_sequences else "cls",
         generator=weights.generator if head == "replaced_tokens" else None,
-        decoder=weights.decoder if head in WITH_DECODER else None,
+        decoder=weights.decoder if heads.HEADS[head].module else None,
         sentence=weights.sentence if head == "none" else None,
         is_shifted=weights.is_shifted and head == "masked_lm",
     )
@@ -365,21 +291,16 @@ def named_labels(
 
     Without names transformers would take a classifier for one of two classes, and not load it.
     """
-    if labels or head not in WITH_LABELS or "classifier.bias" not in params:
+    if labels or not heads.HEADS[head].has_labels or "classifier.bias" not in params:
         return labels
     return {number: f"LABEL_{number}" for number in range(params["classifier.bias"].size)}
-
-
-def check_head(head: str) -> None:
-    """Raises a ValueError, with the known ones, if there is no such head."""
-    if head not in PARTS:
-        raise ValueError(f"the head is {head!r}; known are {', '.join(PARTS)}")
 
 
 def _labels(weights: Pretrained, head: str) -> Mapping[int, str]:
     """Returns the names of the classes that the head has."""
     if head != "multiple_choice":
-        return named_labels(weights.labels, weights.params, head) if head in WITH_LABELS else {}
+        has_labels = heads.HEADS[head].has_labels
+        return named_labels(weights.labels, weights.params, head) if has_labels else {}
     count = weights.params["classifier.bias"].size
     if count != 1:
         raise ValueError(

@@ -23,6 +23,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
+from bertjax.convert import heads
 from bertjax.files import json_text, opening
 from bertjax.models import sentence_vectors
 
@@ -90,7 +91,9 @@ def is_there(directory: epath.PathLike, architectures: Sequence[str] = ()) -> bo
     path = epath.Path(directory) / MODULES_FILE
     if not path.exists():
         return False
-    if not any(name.endswith("ForSequenceClassification") for name in architectures):
+    if not any(
+        name.endswith(heads.HEADS["sequence_classification"].class_name) for name in architectures
+    ):
         return True
     return [kind for kind, _ in _listed(path)] != ["Transformer"]
 

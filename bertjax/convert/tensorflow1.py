@@ -19,7 +19,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bertjax.convert import families, names, pretrained
+from bertjax.convert import families, heads, names, pretrained
 from bertjax.convert.families import base
 from bertjax.data import records
 from bertjax.files import json_text, opening
@@ -321,8 +321,8 @@ def _convert(
     Without configs it checks the names, but not the shapes.
     """
     paths = {name: names.our_paths([name], released.names) for name in variables}
-    head = pretrained.head_of(set().union(*paths.values()))
-    outside = [name for name in paths if not all(pretrained.belongs(p, head) for p in paths[name])]
+    head = heads.of_paths(set().union(*paths.values()))
+    outside = [name for name in paths if not all(heads.belongs(p, head) for p in paths[name])]
     shapes = pretrained.shapes(configs[0], generator=configs[1]) if configs else None
     in_a_row = configs[0].inner_group_num if configs else 1
     params = names.to_ours(
@@ -338,7 +338,7 @@ def _convert(
 def _must_have(path: str, head: str) -> bool:
     is_generators = path.startswith(f"{embedding_sharing.GENERATOR}.")
     # Shared embeddings are missing in the generator.
-    return pretrained.is_required(path, head) or (is_generators and ".embeddings." not in path)
+    return heads.is_required(path, head) or (is_generators and ".embeddings." not in path)
 
 
 @contextlib.contextmanager

@@ -16,21 +16,10 @@ from etils import epath
 
 import bertjax
 from bertjax import config as config_lib
-from bertjax.convert import pretrained
+from bertjax.convert import heads, pretrained
 from bertjax.models import embedding_sharing, encoder, parameters, sentence_vectors
 from bertjax.tasks import masked_autoencoder, replaced_tokens
 from bertjax.workdirs import checkpoint, reader
-
-# The heads that the pretraining task knows, with its pair loss. Weights with another head are kept
-# all the same: to export them again, or to start from.
-PAIR_LOSSES = {"pretraining": "nsp", "masked_lm": "none"}
-# Head -> its objective, where that is not of masked tokens.
-OBJECTIVES = {
-    "replaced_tokens": "replaced_tokens",
-    "causal_lm": "next_token",
-    "masked_autoencoder": "masked_autoencoder",
-    "sequence_to_sequence": "masked_spans_to_sequence",
-}
 
 
 def read(path: epath.PathLike, *, step: str | int = "newest") -> pretrained.Pretrained:
@@ -63,7 +52,7 @@ def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
     decoder = _decoder(workdir, sizes)
     sentence = sentence_vectors_of(workdir)
     if sentence is not None:
-        unused = tuple(path for path in flat if not pretrained.belongs(path, "none"))
+        unused = tuple(path for path in flat if not heads.belongs(path, "none"))
         fields = {"head": "none", "labels": {}, "unused": unused}
         flat = {path: leaf for path, leaf in flat.items() if path not in unused}
     else:
@@ -159,13 +148,13 @@ def _pretrained_fields(
 ) -> dict[str, Any]:
     """Returns the fields of the head of weights that were converted, or pretrained."""
     converted = meta.get("converted", {})
-    head = converted.get("head") or pretrained.head_of(params)
+    head = converted.get("head") or heads.of_paths(params)
     labels = {int(label): name for label, name in converted.get("labels", {}).items()}
     defaults = {"is_regression": False, "is_multi_label": False, "pooling": "cls"}
     return {
         "head": head,
         "labels": pretrained.named_labels(labels, params, head),
-        "is_shifted": head == "masked_lm" and objective == "hybrid",
+        "is_shifted": objective == heads.HEADS[head].shifted_objective,
         **{name: converted.get(name, default) for name, default in defaults.items()},
         **{name: converted.get(name) for name in ("start_id", "end_id")},
     }
@@ -200,16 +189,11 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
     )
     config.model.dtype = "float32"
     config.data.languages = weights.languages
-    config.pretraining.pair_loss = PAIR_LOSSES.get(weights.head, "none")
-    objective = "hybrid" if weights.is_shifted else OBJECTIVES.get(weights.head)
-    if objective:
-        config.pretraining.objective = objective
-    if weights.head == "causal_lm":
-        config.pretraining.masking = "none"
-    if weights.head == "sequence_to_sequence":
-        config.pretraining.masking = "dynamic"
+    head = heads.HEADS[weights.head]
+    config.pretraining.update({"pair_loss": "none", **head.options})
+    if weights.is_shifted:
+        config.pretraining.objective = head.shifted_objective
     if weights.head == "masked_autoencoder" and weights.decoder is not None:
-        config.pretraining.masking = "dynamic"
         config.pretraining.decoder.update(
             {name: getattr(weights.decoder, name) for name in masked_autoencoder.DECODER_SIZES}
         )

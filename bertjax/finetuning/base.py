@@ -241,7 +241,7 @@ class FinetuningTask(abc.ABC):
 
     # The names of what `loss` returns; all these means have the weights of `scored`.
     means: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
-    # The head of the model, a key of `convert.pretrained.PARTS`; "none": nothing is learnt between
+    # The head of the model, a key of `convert.heads.HEADS`; "none": nothing is learnt between
     # the encoder and the prediction.
     head: ClassVar[str]
 

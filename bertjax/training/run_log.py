@@ -15,7 +15,7 @@ from etils import epath
 
 from bertjax import config as config_lib
 from bertjax import finetuning, jobs, tasks
-from bertjax.convert import families, pretrained
+from bertjax.convert import families, heads
 from bertjax.data import mixtures
 from bertjax.devices import sharding
 from bertjax.models import encoder, encoder_config, parameters, placement
@@ -101,9 +101,7 @@ def obstacles(
     if vocabulary is not None and (why := tokenizer.export_fault(vocabulary)):
         faults.append(f"the vocabulary is of the kind {vocabulary.kind}: {why}")
     try:
-        families.holding(
-            encoder.EncoderConfig(**config.model), pretrained.head_of(paths), vocabulary
-        )
+        families.holding(encoder.EncoderConfig(**config.model), heads.of_paths(paths), vocabulary)
     except ValueError as error:
         faults.append(str(error))
     if config.task == "finetuning":

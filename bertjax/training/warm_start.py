@@ -19,7 +19,7 @@ from absl import logging
 from jaxtyping import Bool
 
 from bertjax import jobs
-from bertjax.convert import formats, pretrained
+from bertjax.convert import formats, heads, pretrained
 from bertjax.jobs import sources, teachers
 from bertjax.models import embedding_sharing, encoder, parameters
 from bertjax.options import faults as faults_lib
@@ -137,7 +137,7 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
         may_grow=job.config.init_from_smaller,
         exchanges=job.config.exchange_vocabulary,
         phase="" if first is job else job.phases[0].name,
-        is_shifted=job.config.pretraining.objective == "hybrid",
+        is_shifted=heads.HEADS["masked_lm"].shifted_objective == job.config.pretraining.objective,
         parts=job.task.begins if isinstance(job.task, base.BeginsWithParts) else {},
         decoder_from=job.config.finetuning.decoder_from,
     )

@@ -149,7 +149,7 @@ def test_the_released_weights_keep_both_heads_whatever_their_config_says(directo
     for name in ("BertForPreTraining", "BertForMaskedLM", "BertModel", "MyBert", None):
         set_config(directory, architectures=name and [name])
         assert huggingface_read.read(directory).head == "pretraining"
-    with pytest.raises(ValueError, match=r"head is 'mlm'; known are pretraining"):
+    with pytest.raises(ValueError, match=r"head is 'mlm'; known are .*pretraining"):
         huggingface_read.read(directory, head="mlm")
 
 

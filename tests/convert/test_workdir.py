@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax import encode, evaluate, fill_mask, inference, train
-from bertjax.convert import pretrained, workdir
+from bertjax.convert import heads, workdir
 from bertjax.workdirs import checkpoint
 from configs import smoke
 from tests import small_records
@@ -29,7 +29,7 @@ def test_a_written_workdir_encodes_and_fills_masks_if_it_can(tmp_path, head):
     with pytest.raises(ValueError, match="has no masked-token head"):
         fill_mask.fill_mask(model, "w1 [MASK] w2")
     filling = weights.make("masked_lm").params | made.params  # the same encoder
-    with_head = {path: a for path, a in filling.items() if pretrained.belongs(path, "masked_lm")}
+    with_head = {path: a for path, a in filling.items() if heads.belongs(path, "masked_lm")}
     other = dataclasses.replace(made, params=with_head, head="masked_lm", labels={})
     workdir.write(other, tmp_path / "other")
     wanted = encode.encode(inference.load(tmp_path / "other"), ["w1 w2"])["features"]

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from bertjax import models
-from bertjax.convert import formats, pretrained
+from bertjax.convert import formats, heads, pretrained
 from tests import small_records
 from tests.convert import released_checkpoint
 
@@ -53,8 +53,7 @@ def make(
     params = {
         path: rng.normal(norm_scale if path.endswith("scale") else 0.0, scale, shape)
         for path, shape in shapes.items()
-        if pretrained.is_of_class(path, head, config.pooler)
-        or (generator and pretrained.belongs(path, head))
+        if heads.is_of_class(path, head, config.pooler) or (generator and heads.belongs(path, head))
     }
     return pretrained.Pretrained(
         config=config,

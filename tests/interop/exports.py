@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax import models
-from bertjax.convert import families, names, pretrained
+from bertjax.convert import families, heads, names
 from bertjax.models import parameters
 from bertjax.tokenization import letters, library_tokenizer
 from tests import small_byte_bpe, small_records
@@ -57,7 +57,7 @@ def write_facts(made, directory: pathlib.Path) -> None:
     params = {  # some classes have no pooler
         path: array
         for path, array in made.params.items()
-        if names.knows(table, path) and pretrained.is_of_class(path, made.head, pooler)
+        if names.knows(table, path) and heads.is_of_class(path, made.head, pooler)
     }
     graphdef, params = outputs.module_of(dataclasses.replace(made, params=params))
 

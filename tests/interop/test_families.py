@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 
 from bertjax import fill_mask, inference  # noqa: E402
 from bertjax.convert import __main__ as program  # noqa: E402
-from bertjax.convert import families, formats, names, pretrained  # noqa: E402
+from bertjax.convert import families, formats, heads, names, pretrained  # noqa: E402
 from bertjax.models import parameters, plain_attention  # noqa: E402
 from bertjax.tasks import base, replaced_tokens  # noqa: E402
 from tests.convert import outputs, weights  # noqa: E402
@@ -117,7 +117,7 @@ ENDS = {"start_positions": "start_logits", "end_positions": "end_logits"}
 
 def of_torch(name, head, folder, **changes):
     """A random model of theirs with weights far from zero, saved; and what we read of it."""
-    labels = {"num_labels": LABELS} if head in pretrained.WITH_LABELS else {}
+    labels = {"num_labels": LABELS} if heads.HEADS[head].has_labels else {}
     config = transformers.CONFIG_MAPPING[name](**FIELDS[name] | changes, **labels)
     model = getattr(transformers, families.named(name).architectures[head])(config)
     torch.manual_seed(7)
@@ -299,9 +299,9 @@ def test_an_export_loads_without_a_word_and_comes_back(tmp_path, capfd, name, he
     assert complaints == [] and capfd.readouterr() == ("", "")
     assert type(model).__name__ == family.architectures[head]
     # BART has three by itself.
-    has_labels = head in pretrained.WITH_LABELS or name == "bart"
+    has_labels = heads.HEADS[head].has_labels or name == "bart"
     assert model.config.num_labels == (LABELS if has_labels else 2)
-    if head in pretrained.WITH_LABELS:
+    if heads.HEADS[head].has_labels:
         assert model.config.id2label == weights.LABELS
     more = made.config.position_offset if name != "bart" else 0  # it counts positions, not rows
     sizes = getattr(model.config, "encoder", model.config)

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from bertjax import models
-from bertjax.convert import names
+from bertjax.convert import heads, names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 from bertjax.tokenization import sentence_piece, wordpiece
 
-ARCHITECTURES = bert.classes("Albert", others={"pretraining": "AlbertForPreTraining"})
+ARCHITECTURES = heads.classes("Albert", ("pretraining", *heads.USUAL))
 
 # With the values of AlbertConfig, which are xxlarge's.
 SIZES = {
@@ -68,20 +68,24 @@ TENSORS: tuple[Name, ...] = (
     *names.torch_dense("qa_outputs", "span_head"),
 )
 
-_TF_LAYER = "bert/encoder/transformer/group_{layer}/inner_group_{inner}"
-_TF_FEED_FORWARD = f"{_TF_LAYER}/ffn_1/intermediate"
+_TF_LAYER = "bert.encoder.transformer.group_{layer}.inner_group_{inner}"
+_TF_ATTENTION, _TF_FEED_FORWARD = f"{_TF_LAYER}.attention_1", f"{_TF_LAYER}.ffn_1.intermediate"
 
 VARIABLES: tuple[Name, ...] = (
     *(entry for entry in bert.VARIABLES if "{layer}" not in entry.theirs),
-    *names.tf_dense("bert/encoder/embedding_hidden_mapping_in", _PROJECTION),
-    *names.tf_dense(f"{_TF_LAYER}/attention_1/self/query", f"{_LAYER}.attention.query"),
-    *names.tf_dense(f"{_TF_LAYER}/attention_1/self/key", f"{_LAYER}.attention.key"),
-    *names.tf_dense(f"{_TF_LAYER}/attention_1/self/value", f"{_LAYER}.attention.value"),
-    *names.tf_dense(f"{_TF_LAYER}/attention_1/output/dense", f"{_LAYER}.attention.output"),
-    *names.tf_norm(f"{_TF_LAYER}/LayerNorm", f"{_LAYER}.attention_norm"),
-    *names.tf_dense(f"{_TF_FEED_FORWARD}/dense", f"{_LAYER}.intermediate"),
-    *names.tf_dense(f"{_TF_FEED_FORWARD}/output/dense", f"{_LAYER}.output"),
-    *names.tf_norm(f"{_TF_LAYER}/LayerNorm_1", f"{_LAYER}.output_norm"),
+    *names.tensorflow1(
+        (
+            *names.torch_dense("bert.encoder.embedding_hidden_mapping_in", _PROJECTION),
+            *names.torch_dense(f"{_TF_ATTENTION}.self.query", f"{_LAYER}.attention.query"),
+            *names.torch_dense(f"{_TF_ATTENTION}.self.key", f"{_LAYER}.attention.key"),
+            *names.torch_dense(f"{_TF_ATTENTION}.self.value", f"{_LAYER}.attention.value"),
+            *names.torch_dense(f"{_TF_ATTENTION}.output.dense", f"{_LAYER}.attention.output"),
+            *names.torch_norm(f"{_TF_LAYER}.LayerNorm", f"{_LAYER}.attention_norm"),
+            *names.torch_dense(f"{_TF_FEED_FORWARD}.dense", f"{_LAYER}.intermediate"),
+            *names.torch_dense(f"{_TF_FEED_FORWARD}.output.dense", f"{_LAYER}.output"),
+            *names.torch_norm(f"{_TF_LAYER}.LayerNorm_1", f"{_LAYER}.output_norm"),
+        )
+    ),
 )
 
 RELEASED = base.Released(

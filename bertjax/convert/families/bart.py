@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bertjax import models
-from bertjax.convert import names
+from bertjax.convert import heads, names
 from bertjax.convert.families import base, bert, roberta
 from bertjax.convert.names import Name
 
@@ -107,7 +107,7 @@ FAMILY = base.Family(
         "forced_eos_token_id": None,
     },
     without_effect=WITHOUT_EFFECT,
-    architectures={HEAD: "BartForConditionalGeneration"},
+    architectures=heads.classes("Bart", [HEAD]),
     tensors=TENSORS,
     prefix="model.",
     tokenizer=base.TokenizerFiles(

@@ -6,33 +6,15 @@ google-research/bert, modeling.py, run_pretraining.py, run_classifier.py, run_sq
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from bertjax.convert import names
+from bertjax.convert import heads, names
 from bertjax.convert.families import base
 from bertjax.convert.names import Name
 from bertjax.tokenization import byte_bpe, sentence_piece, wordpiece
 
 # Head -> the class of transformers; `transformers.Auto*` find it by this name.
-ARCHITECTURES: dict[str, str] = {
-    "pretraining": "BertForPreTraining",
-    "masked_lm": "BertForMaskedLM",
-    "none": "BertModel",
-    "next_sentence": "BertForNextSentencePrediction",
-    "sequence_classification": "BertForSequenceClassification",
-    "token_classification": "BertForTokenClassification",
-    "question_answering": "BertForQuestionAnswering",
-    "multiple_choice": "BertForMultipleChoice",
-}
-
-
-def classes(name: str, *, others: dict[str, str] | None = None) -> dict[str, str]:
-    """Returns the classes of a family that are called as BERT's, behind `others`: no pair head."""
-    lacking = ("pretraining", "next_sentence")
-    alike = {head: it for head, it in ARCHITECTURES.items() if head not in lacking}
-    return {**(others or {}), **{head: it.replace("Bert", name, 1) for head, it in alike.items()}}
-
+ARCHITECTURES = heads.classes("Bert", ("pretraining", "next_sentence", *heads.USUAL))
 
 # Their activation -> ours; the first of each kind is the name that the oldest versions know.
 # "gelu_fast" is the tanh form with its constant written to ten digits.
@@ -99,45 +81,24 @@ TENSORS: tuple[Name, ...] = (
 )
 
 
-def of_encoder(table: tuple[Name, ...], theirs: str, ours: str = "") -> tuple[Name, ...]:
-    """Returns BERT's names of an encoder under other prefixes."""
-    return tuple(
-        dataclasses.replace(it, theirs=it.theirs.replace("bert", theirs, 1), ours=ours + it.ours)
-        for it in table
-        if it.ours.startswith("encoder.")
+def of_encoder(table: tuple[Name, ...], theirs: str) -> tuple[Name, ...]:
+    """Returns BERT's names of an encoder under another prefix."""
+    entries = [it for it in table if it.ours.startswith("encoder.")]
+    return names.renamed(entries, {"bert.": f"{theirs}."})
+
+
+# The released code names the output layers of its heads otherwise.
+VARIABLES = names.tensorflow1(
+    names.renamed(
+        TENSORS,
+        {
+            "cls.predictions.bias": "cls.predictions.output_bias",
+            "cls.seq_relationship.": "cls.seq_relationship.output_",
+            "classifier.": "output_",
+            "qa_outputs.": "cls.squad.output_",
+            "output_weight": "output_weights",
+        },
     )
-
-
-def _output(theirs: str, ours: str) -> tuple[Name, Name]:
-    """The last layer of a head: the released code keeps its weights as [classes, hidden]."""
-    return (
-        Name(f"{theirs}output_weights", f"{ours}.kernel", "transpose"),
-        Name(f"{theirs}output_bias", f"{ours}.bias"),
-    )
-
-
-_TF_LAYER = "bert/encoder/layer_{layer}"
-
-VARIABLES: tuple[Name, ...] = (
-    Name("bert/embeddings/word_embeddings", "encoder.embeddings.word.embedding"),
-    Name("bert/embeddings/position_embeddings", "encoder.embeddings.position.embedding"),
-    Name("bert/embeddings/token_type_embeddings", "encoder.embeddings.segment.embedding"),
-    *names.tf_norm("bert/embeddings/LayerNorm", "encoder.embeddings.norm"),
-    *names.tf_dense(f"{_TF_LAYER}/attention/self/query", f"{LAYER}.attention.query"),
-    *names.tf_dense(f"{_TF_LAYER}/attention/self/key", f"{LAYER}.attention.key"),
-    *names.tf_dense(f"{_TF_LAYER}/attention/self/value", f"{LAYER}.attention.value"),
-    *names.tf_dense(f"{_TF_LAYER}/attention/output/dense", f"{LAYER}.attention.output"),
-    *names.tf_norm(f"{_TF_LAYER}/attention/output/LayerNorm", f"{LAYER}.attention_norm"),
-    *names.tf_dense(f"{_TF_LAYER}/intermediate/dense", f"{LAYER}.intermediate"),
-    *names.tf_dense(f"{_TF_LAYER}/output/dense", f"{LAYER}.output"),
-    *names.tf_norm(f"{_TF_LAYER}/output/LayerNorm", f"{LAYER}.output_norm"),
-    *names.tf_dense("bert/pooler/dense", "pooler.dense"),
-    *names.tf_dense("cls/predictions/transform/dense", "mlm_head.dense"),
-    *names.tf_norm("cls/predictions/transform/LayerNorm", "mlm_head.norm"),
-    Name("cls/predictions/output_bias", "mlm_head.bias"),
-    *_output("cls/seq_relationship/", "nsp_head.dense"),
-    *_output("", "classifier"),
-    *_output("cls/squad/", "span_head"),
 )
 
 RELEASED = base.Released(

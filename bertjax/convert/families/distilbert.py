@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from bertjax.convert import names
+from bertjax.convert import heads, names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 from bertjax.tokenization import wordpiece
 
-ARCHITECTURES = bert.classes("DistilBert")
+ARCHITECTURES = heads.classes("DistilBert")
 
 # A file without one of them has the value of DistilBertConfig.
 FIELDS: dict[str, base.Field] = {

@@ -9,13 +9,14 @@ google-research/electra, model/modeling.py, run_pretraining.py.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from bertjax.convert import names
+from bertjax.convert import heads, names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 
-ARCHITECTURES = bert.classes("Electra", others={"replaced_tokens": "ElectraForPreTraining"})
+ARCHITECTURES = heads.classes("Electra", ("replaced_tokens", *heads.USUAL))
 
 # The generator's head has gelu whatever hidden_act says, and so have the layers before classifiers.
 ACTIVATIONS = {theirs: ours for theirs, ours in bert.ACTIVATIONS.items() if ours == "gelu"}
@@ -57,17 +58,24 @@ TENSORS: tuple[Name, ...] = (
     *names.torch_dense("qa_outputs", "span_head"),
 )
 
+_RELEASED = names.tensorflow1(
+    names.renamed(
+        TENSORS,
+        {
+            "discriminator_predictions.dense_prediction": "discriminator_predictions.dense_1",
+            "generator_lm_head.bias": "generator_predictions.output_bias",
+        },
+    )
+)
 # The generator's own embeddings are there where they were not shared.
+_OF_GENERATOR = [
+    dataclasses.replace(it, ours=f"generator.{it.ours}")
+    for it in names.renamed(_RELEASED, {"electra/": "generator/"})
+    if it.ours.startswith(("encoder.", "mlm_head."))
+]
 VARIABLES: tuple[Name, ...] = (
-    *bert.of_encoder(bert.VARIABLES, "electra"),
-    *names.tf_dense("electra/embeddings_project", "encoder.embeddings.projection"),
-    *names.tf_dense("discriminator_predictions/dense", "rtd_head.dense"),
-    *names.tf_dense("discriminator_predictions/dense_1", "rtd_head.output"),
-    *bert.of_encoder(bert.VARIABLES, "generator", "generator."),
-    *names.tf_dense("generator/embeddings_project", "generator.encoder.embeddings.projection"),
-    *names.tf_dense("generator_predictions/dense", "generator.mlm_head.dense"),
-    *names.tf_norm("generator_predictions/LayerNorm", "generator.mlm_head.norm"),
-    Name("generator_predictions/output_bias", "generator.mlm_head.bias"),
+    *(it for it in _RELEASED if it.ours.startswith(("encoder.", "rtd_head."))),
+    *_OF_GENERATOR,
 )
 
 RELEASED = base.Released(

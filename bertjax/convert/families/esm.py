@@ -17,18 +17,15 @@ from typing import Any
 import numpy as np
 
 from bertjax import models
-from bertjax.convert import names
-from bertjax.convert.families import base, bert
+from bertjax.convert import heads, names
+from bertjax.convert.families import base, bert, roberta
 from bertjax.convert.names import Name
 from bertjax.models import rotary
 from bertjax.tokenization import wordpiece
 
-ARCHITECTURES: dict[str, str] = {
-    "masked_lm": "EsmForMaskedLM",
-    "none": "EsmModel",
-    "sequence_classification": "EsmForSequenceClassification",
-    "token_classification": "EsmForTokenClassification",
-}
+ARCHITECTURES = heads.classes(
+    "Esm", ("masked_lm", "none", "sequence_classification", "token_classification")
+)
 
 # A file without one of them has the value of EsmConfig. The activation is the exact GELU always.
 FIELDS: dict[str, base.Field] = {
@@ -49,28 +46,21 @@ ESM1 = {"position_embedding_type": "absolute", "token_dropout": False}
 
 _BODY = "esm"
 _LAYER = f"{_BODY}.encoder.layer.{{layer}}"
-_SEQUENCES = "sequence_classification"
-_OTHERS = tuple(head for head in ARCHITECTURES if head != _SEQUENCES)
 
+# The names of RoBERTa; norms lie before their layers, and one more behind the last.
+_RENAMED = {
+    "roberta.": f"{_BODY}.",
+    "attention.output.LayerNorm": "attention.LayerNorm",
+    "{layer}.output.LayerNorm": "{layer}.LayerNorm",
+}
+_LACKING = ("position", "segment", "norm")
 TENSORS: tuple[Name, ...] = (
-    Name(f"{_BODY}.embeddings.word_embeddings.weight", "encoder.embeddings.word.embedding"),
-    *names.torch_norm(f"{_LAYER}.attention.LayerNorm", f"{bert.LAYER}.attention_norm"),
-    *names.torch_dense(f"{_LAYER}.attention.self.query", f"{bert.LAYER}.attention.query"),
-    *names.torch_dense(f"{_LAYER}.attention.self.key", f"{bert.LAYER}.attention.key"),
-    *names.torch_dense(f"{_LAYER}.attention.self.value", f"{bert.LAYER}.attention.value"),
-    *names.torch_dense(f"{_LAYER}.attention.output.dense", f"{bert.LAYER}.attention.output"),
-    *names.torch_norm(f"{_LAYER}.LayerNorm", f"{bert.LAYER}.output_norm"),
-    *names.torch_dense(f"{_LAYER}.intermediate.dense", f"{bert.LAYER}.intermediate"),
-    *names.torch_dense(f"{_LAYER}.output.dense", f"{bert.LAYER}.output"),
+    *(
+        it
+        for it in names.renamed(roberta.TENSORS, _RENAMED)
+        if not it.ours.startswith(("span_head", *(f"encoder.embeddings.{it}" for it in _LACKING)))
+    ),
     *names.torch_norm(f"{_BODY}.encoder.emb_layer_norm_after", "encoder.final_norm"),
-    *names.torch_dense(f"{_BODY}.pooler.dense", "pooler.dense", heads=_OTHERS),
-    *names.torch_dense("lm_head.dense", "mlm_head.dense"),
-    *names.torch_norm("lm_head.layer_norm", "mlm_head.norm"),
-    Name("lm_head.bias", "mlm_head.bias"),
-    # As RoBERTa's: the classifier of sequences has a dense layer of its own, which is our pooler.
-    *names.torch_dense("classifier.dense", "pooler.dense", heads=(_SEQUENCES,)),
-    *names.torch_dense("classifier.out_proj", "classifier", heads=(_SEQUENCES,)),
-    *names.torch_dense("classifier", "classifier", heads=_OTHERS),
 )
 
 # The angles by which a position turns: in each layer (version 4, and the released files), once, or

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax import models
-from bertjax.convert import names
+from bertjax.convert import heads, names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 from bertjax.tokenization import byte_bpe, sentence_piece, wordpiece
 
-ARCHITECTURES = bert.classes("ModernBert")
+ARCHITECTURES = heads.classes("ModernBert")
 
 # The layers have one of these; the heads, the one over masked tokens among them, another field.
 ACTIVATIONS = {name: ours for name, ours in bert.ACTIVATIONS.items() if ours == "gelu"}

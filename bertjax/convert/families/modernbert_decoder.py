@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertjax import models
+from bertjax.convert import heads
 from bertjax.convert.families import base, bert, modernbert
 from bertjax.convert.names import Name
 
@@ -65,10 +66,7 @@ FAMILY = dataclasses.replace(
     stated={**modernbert.FAMILY.stated, **dict.fromkeys(modernbert.IDS, 0)},
     # Half of local_attention once more.
     without_effect=modernbert.WITHOUT_EFFECT | {"sliding_window"},
-    architectures={
-        "causal_lm": "ModernBertDecoderForCausalLM",
-        "none": "ModernBertDecoderModel",
-    },
+    architectures=heads.classes("ModernBertDecoder", ("causal_lm", "none")),
     tensors=(
         *_OTHERS,
         *(name for name in modernbert.TENSORS if name.ours not in _OURS and not name.heads),

@@ -12,12 +12,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from bertjax.convert import names
+from bertjax.convert import heads, names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 from bertjax.tokenization import byte_bpe, sentence_piece, token_ids, wordpiece
 
-ARCHITECTURES = bert.classes("Roberta")
+ARCHITECTURES = heads.classes("Roberta")
 PAD_ID = 1
 
 # The masked-token head has the exact GELU whatever the config says, so that no other is supported.
@@ -105,7 +105,7 @@ def _kin(model_type: str, title: str, classes: str) -> base.Family:
         model_type=model_type,
         title=title,
         fields=FIELDS | {"vocab_size": base.Field("vocab_size", int)},
-        architectures=bert.classes(classes),
+        architectures=heads.classes(classes),
         tokenizer=dataclasses.replace(
             TOKENIZER,
             fields={**TOKENIZER.fields, "tokenizer_class": token_ids.LIBRARY_CLASS},

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from bertjax import models
-from bertjax.convert import names
+from bertjax.convert import heads, names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 from bertjax.models import values
 
-ARCHITECTURES = {"masked_autoencoder": "ViTMAEForPreTraining", "none": "ViTMAEModel"}
+ARCHITECTURES = heads.classes("ViTMAE", ("masked_autoencoder", "none"))
 
 IMAGE = {"image_size": 224, "patch_size": 16, "num_channels": 3}
 

@@ -11,7 +11,7 @@ from etils import epath
 
 from bertjax import encode, evaluate, fill_mask, inference
 from bertjax.convert import __main__ as program
-from bertjax.convert import formats, huggingface_config, pretrained, workdir
+from bertjax.convert import formats, heads, huggingface_config, pretrained, workdir
 from bertjax.convert.families import electra
 from bertjax.inference import likelihood
 from bertjax.models import embedding_sharing, parameters
@@ -45,7 +45,7 @@ def make(sharing="shared"):
     params = {
         path: rng.normal(0, 0.2, shape).astype(np.float32)
         for path, shape in pretrained.shapes(SIZES, generator=generator).items()
-        if pretrained.belongs(path, "replaced_tokens")
+        if heads.belongs(path, "replaced_tokens")
     }
     if sharing == "shared":
         for name in embedding_sharing.SHARED:

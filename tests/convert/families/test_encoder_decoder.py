@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bertjax.convert import formats, huggingface_config, pretrained
+from bertjax.convert import formats, heads, huggingface_config, pretrained
 from bertjax.models import decoder_sharing
 from tests.convert import weights
 
@@ -24,7 +24,7 @@ def make(shares="embeddings", **changes):
 def test_there_and_back_is_the_identity(tmp_path, format, shares):
     changes = {} if shares == "layers" else {"num_hidden_layers": 3, "num_attention_heads": 2}
     made = make(shares, **changes)
-    assert (pretrained.head_of(made.params), made.shares) == (HEAD, shares)
+    assert (heads.of_paths(made.params), made.shares) == (HEAD, shares)
     formats.write(made, tmp_path / "there", format=format)
     read = formats.read(tmp_path / "there")
     weights.assert_equal(read, made)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax import models, recipes
-from bertjax.convert import families, huggingface_config, names, pretrained
+from bertjax.convert import families, heads, huggingface_config, names, pretrained
 from bertjax.models import decoder_sharing
 
 FAMILIES = families.FAMILIES.values()
@@ -65,7 +65,7 @@ def heads_of(family, table, shapes, pooler):
         if all(
             names.knows(names.of_head(table, head), path)
             for path in shapes
-            if pretrained.is_required(path, head, pooler)
+            if heads.is_required(path, head, pooler)
         )
     ]
 
@@ -76,8 +76,8 @@ def made(shapes, head, table, pooler):
     return {
         path: rng.normal(size=shape).astype(np.float32)
         for path, shape in shapes.items()
-        if pretrained.is_required(path, head, pooler)
-        or (pretrained.belongs(path, head) and names.knows(table, path))
+        if heads.is_required(path, head, pooler)
+        or (heads.belongs(path, head) and names.knows(table, path))
     }
 
 
@@ -87,9 +87,9 @@ def test_there_and_back_is_the_identity_bit_for_bit(tiny, family, table):
     is_huggingface = table is family.tensors
     table = names.in_a_row(table, config.inner_group_num)
     shapes = shapes_of(config, table, labels=3)
-    heads = heads_of(family, table, shapes, config.pooler)
-    assert heads and (not is_huggingface or heads == [*family.architectures])
-    for head in heads:
+    complete = heads_of(family, table, shapes, config.pooler)
+    assert complete and (not is_huggingface or complete == [*family.architectures])
+    for head in complete:
         of_head = names.of_head(table, head)
         params = made(shapes, head, of_head, config.pooler)
         theirs = names.fuse(names.to_theirs(params, of_head), family.fused)
@@ -118,7 +118,7 @@ ENDS = {"decoder_start_token_id": 2, "eos_token_id": 3}  # which only some famil
 def test_a_config_that_is_written_is_read_back():
     for family in FAMILIES:
         assert families.named(family.name) is family
-        assert family.architectures.keys() <= pretrained.PARTS.keys()
+        assert family.architectures.keys() <= heads.HEADS.keys()
         config = sized(models.EncoderConfig(num_hidden_layers=3), family)
         assert family.lacks(config) == []
         for head in family.architectures:
@@ -205,7 +205,7 @@ def test_a_released_model_has_its_sizes_and_its_number_of_parameters(caplog):
         assert caplog.messages == []
         assert (found.head, found.family) == ("masked_lm", families.named(name))
         shapes = pretrained.shapes(found.encoder)
-        of_class = (shapes[path] for path in shapes if pretrained.is_of_class(path, head))
+        of_class = (shapes[path] for path in shapes if heads.is_of_class(path, head))
         assert sum(map(math.prod, of_class)) == count
     of_google = {"directionality": "bidi", "pooler_fc_size": 768, "pooler_num_fc_layers": 3}
     for entries, layers, count in (
@@ -214,7 +214,7 @@ def test_a_released_model_has_its_sizes_and_its_number_of_parameters(caplog):
     ):
         found = parse("bert", vocab_size=entries, num_hidden_layers=layers, **of_google)
         shapes = pretrained.shapes(found.encoder)
-        bare = (shapes[path] for path in shapes if pretrained.is_of_class(path, "none"))
+        bare = (shapes[path] for path in shapes if heads.is_of_class(path, "none"))
         assert sum(map(math.prod, bare)) == count and caplog.messages == []
     for fields in ({"use_lang_emb": False}, {"n_langs": 1}):  # as the models of 17 and 100
         assert parse("xlm", **fields).encoder.language_embeddings == 0

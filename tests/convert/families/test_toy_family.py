@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 
 from bertjax.convert import __main__ as program
-from bertjax.convert import families, formats, pretrained
+from bertjax.convert import families, formats, heads
 from bertjax.convert.families import base, bert
 from tests.convert import weights
 
@@ -37,7 +37,7 @@ def tensors():
         if not entry.ours.startswith(("pooler", "classifier")):
             yield dataclasses.replace(entry, theirs=name)
             continue
-        others = tuple(head for head in pretrained.PARTS if head != CLASSIFIER)
+        others = tuple(head for head in heads.HEADS if head != CLASSIFIER)
         yield dataclasses.replace(entry, theirs=name, heads=others)
         part = "dense" if entry.ours.startswith("pooler") else "out"
         in_classifier = f"classifier.{part}.{name.split('.')[-1]}"
@@ -59,7 +59,7 @@ TOY = base.Family(
     fixed={"is_decoder": False},
     stated={"blocks": "plain"},
     without_effect=base.BOOKKEEPING | {"blocks"},
-    architectures={head: f"ToyFor{head.title()}" for head in pretrained.PARTS},
+    architectures={head: f"ToyFor{head.title()}" for head in heads.HEADS},
     tensors=tuple(tensors()),
     prefix="body.",
     tokenizer=dataclasses.replace(
