@@ -1,9 +1,9 @@
 """Multi-head self-attention with dropout on the attention probabilities.
 
-Our own, because neither `jax.nn.dot_product_attention` (no dropout) nor flax's attention (one
-dropout mask shared over batch and heads, softmax in the compute dtype) is what BERT does.
-`reference_attention` is its definition. `plain_attention` has it in plain JAX ("xla"), `kernels` as
-Pallas kernels for TPU ("pallas") and by cuDNN's, without dropout of the weights ("cudnn").
+Neither `jax.nn.dot_product_attention` (no dropout) nor flax's attention (one dropout mask for all
+rows and heads, softmax in the compute dtype) computes what BERT does. `reference_attention` is the
+definition. `plain_attention` has it in plain JAX ("xla"), `kernels` as Pallas kernels for TPU
+("pallas") and by cuDNN's, without dropout of the weights ("cudnn").
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from bertjax.models.kernels import cudnn_attention, pallas_attention
 from bertjax.models.visibility import Visibility
 
 IMPLEMENTATIONS = ("auto", "xla", "pallas", "cudnn")
-TPU, CUDA = "tpu", "cuda"  # JAX's names of what a program is compiled for
+TPU, CUDA = "tpu", "cuda"  # JAX's names of platforms
 
 
 class SelfAttention(nnx.Module):
-    """Attention of every position to those that it sees, before residual and LayerNorm.
+    """Attention of every position to the positions that it sees, before residual and LayerNorm.
 
-    `window` and `left_to_right` narrow what this layer sees, as in `visibility.Visibility`. With a
-    `rotary_base` queries and keys turn with their positions (`rotary`). `gradient_dtype` is that of
-    `layers.Dense`; the output's kernel starts with `output_stddev`, None for `stddev`.
+    `window` and `left_to_right` restrict this layer, as in `visibility.Visibility`. With a
+    `rotary_base` queries and keys are rotated by their positions (`rotary`). `gradient_dtype` is as
+    in `layers.Dense`. The output's kernel is initialized with `output_stddev`; None: `stddev`.
     Source: Vaswani et al. 2017, section 3.2; Devlin et al. 2019, section 3.
     """
 
@@ -81,7 +81,7 @@ class SelfAttention(nnx.Module):
         key: PRNGKeyArray | None = None,
         states: Float[Array, "batch places hidden"] | None = None,
     ) -> Float[Array, "batch length hidden"]:
-        """Returns what the positions take of those of `states`, by default of `hidden` itself."""
+        """Returns the attention output; keys and values come from `states` (default: `hidden`)."""
         batch, length, _ = hidden.shape
         with jax.named_scope("attention/projections"):
             query = self.scaled_query(hidden)
@@ -103,22 +103,22 @@ class SelfAttention(nnx.Module):
     def weights(
         self, hidden: Float[Array, "batch length hidden"], visible: Visibility
     ) -> Float[Array, "batch heads length length"]:
-        """Returns the weights by which each position averages the others, for inspection.
+        """Returns the attention weights of each position, for inspection.
 
-        They sum to one over the last axis, or to zero where a position sees nothing. Computed in
-        plain JAX for any implementation, without dropout, all at once.
+        They sum to one over the last axis, or to zero where a position sees nothing. They are
+        computed in plain JAX for any implementation, without dropout.
         """
         query, (keys, _) = self.scaled_query(hidden), self.keys_and_values(hidden)
         query, keys = rotary.both_turned(query, keys, visible.positions, self.rotary_base)
         return plain_attention.weights(query, keys, self._narrowed(visible))
 
     def scaled_query(self, hidden: Array) -> Array:
-        """Returns the queries of positions by head, before they turn."""
+        """Returns scaled queries [B, L, H, K] before rotary embedding."""
         query = self.query(hidden).reshape(*hidden.shape[:2], self.num_heads, -1)
         return query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
 
     def keys_and_values(self, states: Array) -> tuple[Array, Array]:
-        """Returns those of positions by head, before they turn."""
+        """Returns keys and values [B, S, H, K] before rotary embedding."""
         by_head = (*states.shape[:2], self.num_heads, -1)
         return self.key(states).reshape(by_head), self.value(states).reshape(by_head)
 
@@ -139,17 +139,17 @@ def attend(
 ) -> Float[Array, "batch length heads head"]:
     """Returns the average of the `values` that are seen, weighted by softmax in float32.
 
-    `query` is scaled already. With a `rotary_base` queries and keys turn by their positions first.
-    Keys may be of other rows than queries, which then all see the same of them; rows of two lengths
-    have no kernels.
+    `query` is scaled already. With a `rotary_base` queries and keys are rotated by their positions
+    first. Keys may belong to other rows than queries; then all queries of a row see the same keys.
+    Rows of two lengths have no kernels.
     Keys that are not seen get a weight of exactly zero (the released code adds -10000 to their
     scores, which gives the same in float32). Nothing of size length x length is kept for the
     backward pass, which computes scores, softmax and dropout mask again.
 
-    "pallas" and "cudnn" give the same numbers but for rounding, where a row has a token at all.
-    Rows that their kernels do not take (`kernel_platforms`) are computed by "xla", with a warning
-    the first time, and so are programs for other platforms. "auto" is both of them without the
-    warning.
+    "pallas" and "cudnn" give the same numbers except for rounding, for rows with a token. Rows that
+    their kernels do not support (`kernel_platforms`) are computed by "xla", with a warning the
+    first time. Programs for other platforms are computed by "xla" as well. "auto" tries both
+    without the warning.
     """
     batch, length, heads, size = query.shape
     rate = 0.0 if key is None else dropout_rate
@@ -170,7 +170,7 @@ def attend(
 def kernel_platforms(
     implementation: str, length: int, head_size: int, dtype: jnp.dtype, rate: float
 ) -> tuple[str, ...]:
-    """Returns the platforms whose kernels take rows of this length with heads of this size."""
+    """Returns the platforms with kernels for rows of this length and heads of this size."""
     platforms = []
     if implementation in ("auto", "pallas") and pallas_attention.takes(length, head_size):
         platforms.append(TPU)
@@ -180,7 +180,7 @@ def kernel_platforms(
     return tuple(platforms)
 
 
-# The rows that each kernel takes, for a warning.
+# The rows that each kernel supports, for a warning.
 _TAKEN = {
     "pallas": f"{pallas_attention.MIN_LENGTH} to {pallas_attention.MAX_LENGTH} positions",
     "cudnn": (
@@ -193,8 +193,8 @@ _TAKEN = {
 
 @functools.cache
 def _warn(implementation: str, length: int) -> None:
-    # Not an error: lengths also come from buckets, from evaluation and from users' texts, and the
-    # model is the same either way.
+    # Not an error: lengths also come from buckets, evaluation and users' texts, and the results are
+    # the same.
     logging.warning(
         "attention=%r has kernels for %s; attention over %d positions is computed as with "
         "attention='xla', which is slower.",
@@ -203,7 +203,7 @@ def _warn(implementation: str, length: int) -> None:
 
 
 class _Options(NamedTuple):
-    """The static arguments of attention; `kernels` are the platforms that have one."""
+    """The static arguments of attention; `kernels` are the platforms that have a kernel."""
 
     rate: float
     kernels: tuple[str, ...]
@@ -230,7 +230,7 @@ def _forward(
     seeds: layers.MaskSeeds | None,
     options: _Options,
 ) -> tuple[Array, tuple[Any, ...]]:
-    """Returns the context, and what the backward pass reads: statistics of the TPU kernel, too."""
+    """Returns the context and the residuals for the backward pass (incl. softmax statistics)."""
     rate, kernels, base = options
     no_statistics = pallas_attention.no_statistics(query.shape, visible) if TPU in kernels else None
 
@@ -274,7 +274,7 @@ def _by_platform(
     pallas: Callable[..., Any],
     cudnn: Callable[..., Any],
 ) -> Any:
-    """Runs the kernel of the platform that the program is compiled for, or else plain JAX."""
+    """Runs the kernel of the platform that the program is compiled for; plain JAX without one."""
     if not kernels:
         return plain(*arguments)
     functions = {TPU: pallas, CUDA: cudnn}

@@ -1,9 +1,9 @@
-"""The models of finetuning: the encoder with a head over sequences, tokens, spans or choices.
+"""The models of finetuning: an encoder with a head over sequences, tokens, spans or choices.
 
-As in the released BERT each is a dropout and one dense layer. The parameters of the encoder and the
-pooler have the names they have in pretraining, so weights go from one to the other by name.
+As in the released BERT each head is a dropout and one dense layer. Encoder and pooler have the same
+parameter names as in pretraining, so weights are exchanged by name.
 
-Each takes a `bilstm_size`: unless it is 0, a bidirectional LSTM, so wide each way, reads the
+Unless `bilstm_size` is 0, a bidirectional LSTM with that many units in each direction reads the
 encoder's states, and the head reads the LSTM's. Source: Devlin et al. 2019, section 5.1, table 5.
 """
 
@@ -17,15 +17,16 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from bertjax.models import heads, layers, lstm, parts
 from bertjax.models import pooling as pooling_lib
 from bertjax.models.encoder import EncoderConfig, make_encoder
+from bertjax.options import faults
 
 # The vector of a whole sequence: from the pooler on [CLS], as in the paper, or another pooling.
 POOLINGS = tuple(pooling_lib.POOLINGS)
 
 
 class _OnEncoder(nnx.Module):
-    """An encoder, and a BiLSTM on it where `bilstm_size` is not 0: what a head reads.
+    """An encoder, with a BiLSTM on it unless `bilstm_size` is 0: the states that a head reads.
 
-    Heads of tokens read them through a pooler, too, where the config's is "normed".
+    A "normed" pooler stands before heads of tokens as well.
     """
 
     def __init__(self, config: EncoderConfig, bilstm_size: int, *, rngs: nnx.Rngs):
@@ -39,7 +40,7 @@ class _OnEncoder(nnx.Module):
     def states(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None
     ) -> Float[Array, "batch length width"]:
-        """Returns the states of every token; those of a BiLSTM in float32, and 0 at padding."""
+        """Returns the states of every token; a BiLSTM's are float32, and 0 at padding."""
         hidden = self.encoder(inputs, key=key)
         if not self.has_lstm:
             return hidden
@@ -47,21 +48,20 @@ class _OnEncoder(nnx.Module):
             return self.lstm(hidden.astype(jnp.float32), inputs["input_mask"] != 0)
 
     def make_pooler(self, config: EncoderConfig, *, is_needed: bool, rngs: nnx.Rngs) -> None:
-        """Makes the pooler that the head needs, or the one that stands before every head."""
+        """Makes the pooler, if the head needs one or the config's stands before every head."""
         is_there = is_needed or config.pooler == "normed"
         self.pooler = heads.Pooler(config, rngs=rngs) if is_there and not self.has_lstm else None
 
     def pooled(self, states: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
-        """Returns what the pooler makes of the states, without one the states."""
+        """Returns the pooler's output, or without a pooler the states."""
         return states if self.pooler is None else self.pooler(states)
 
 
 class SequenceClassifier(_OnEncoder):
-    """One row of logits a sequence, or of sequences a pair: from the pooled [CLS].
+    """Logits for a sequence, or a pair of sequences, from the pooled [CLS].
 
-    With `num_labels` 1 the number is a regression's. A `pooling` other than "cls" has no pooler,
-    but for a "normed" one. With a BiLSTM there is none at all, and "cls" and "last" both are
-    `ends`.
+    With `num_labels` 1 the one output is a regression's. Only the `pooling` "cls" has a pooler,
+    unless the config's is "normed". With a BiLSTM there is none, and "cls" and "last" are `ends`.
     Source: google-research/bert, run_classifier.py, create_model.
 
     Raises:
@@ -78,7 +78,7 @@ class SequenceClassifier(_OnEncoder):
         rngs: nnx.Rngs,
     ):
         if pooling not in POOLINGS:
-            raise ValueError(f"pooling is {pooling!r}; known are {', '.join(POOLINGS)}")
+            raise faults.unknown("pooling", pooling, POOLINGS)
         super().__init__(config, bilstm_size, rngs=rngs)
         self.make_pooler(config, is_needed=pooling == "cls", rngs=rngs)
         self.classifier = parts.classifier(config, self.width, num_labels, rngs=rngs)
@@ -102,7 +102,7 @@ class SequenceClassifier(_OnEncoder):
 
 
 class TokenClassifier(_OnEncoder):
-    """A row of logits for every token: part of speech, named entities.
+    """Logits for every token: parts of speech, named entities.
 
     Source: Devlin et al. 2019, section 5.3.
     """
@@ -118,7 +118,7 @@ class TokenClassifier(_OnEncoder):
     def __call__(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch length classes"]:
-        """Returns float32 logits, at padding too."""
+        """Returns float32 logits for all positions, including padding."""
         encoder_key, head_key = layers.split(key, 2)
         states = self.pooled(self.states(inputs, key=encoder_key))
         states = layers.dropout(states, self.dropout_rate, head_key)
@@ -140,16 +140,16 @@ class SpanClassifier(_OnEncoder):
     def __call__(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "batch length"], Float[Array, "batch length"]]:
-        """Returns the float32 logits of the start and of the end, at padding too."""
+        """Returns the float32 logits of start and end for all positions, including padding."""
         states = self.pooled(self.states(inputs, key=key))
         logits = self.span_head(states.astype(jnp.float32))
         return logits[:, :, 0], logits[:, :, 1]
 
 
 class MultipleChoice(_OnEncoder):
-    """A logit for each of some sequences, of which one is right: from its pooled [CLS].
+    """A logit for each of several sequences, of which one is right, from its pooled [CLS].
 
-    With a BiLSTM there is no pooler: it is from the `ends`.
+    With a BiLSTM there is no pooler, and the logit is computed from the `ends`.
     Source: Devlin et al. 2019, section 4.4 (SWAG).
     """
 
@@ -162,7 +162,7 @@ class MultipleChoice(_OnEncoder):
     def __call__(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch choices"]:
-        """Returns float32 logits, of inputs [batch, choices, length]."""
+        """Returns float32 logits; inputs are [batch, choices, length]."""
         batch, choices, _ = inputs["input_mask"].shape
         of_choices = {
             name: x.reshape(batch * choices, *x.shape[2:])
@@ -179,9 +179,9 @@ class MultipleChoice(_OnEncoder):
 def ends(
     states: Float[Array, "batch length width"], input_mask: Int[Array, "batch length"]
 ) -> Float[Array, "batch width"]:
-    """Returns where each direction of a BiLSTM ends: one at the last token, the other at [CLS].
+    """Returns the final state of each direction of a BiLSTM: at the last token, and at [CLS].
 
-    There alone each has read the whole row. At [CLS] the first direction has read nothing else.
+    Only there has a direction read the whole row.
     """
     forward, backward = jnp.split(states, 2, axis=-1)
     return jnp.concatenate([pooling_lib.pool(forward, input_mask, "last"), backward[:, 0]], axis=-1)

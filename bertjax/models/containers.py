@@ -1,6 +1,6 @@
-"""Modules that hold others by number or by name: Flax's own, or what does for flax 0.11.
+"""Modules that hold others by number or by name: Flax's, or replacements for flax 0.11.
 
-flax 0.11 is what Colab and Kaggle bring. It has neither: its modules hold plain lists.
+Colab and Kaggle bring flax 0.11, which has neither: its modules hold plain lists.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from flax import nnx
 
 
 class _Dict(nnx.Module):
-    """Attributes by name; `nnx.Dict` of flax 0.12 as far as it is used here."""
+    """Attributes by name: the part of flax 0.12's `nnx.Dict` that is used here."""
 
     def __init__(self, items: Mapping[str, Any] | None = None, /, **others: Any):
         for name, value in {**(items or {}), **others}.items():

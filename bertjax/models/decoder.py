@@ -1,7 +1,7 @@
-"""A decoder on an encoder: it reads a target from left to right, and the encoder's states.
+"""A decoder: it reads a target from left to right, and the states of an encoder.
 
-A layer of a decoder is one of an encoder with a `CrossAttention` between its two halves: attention
-to the left, attention to the source, feed-forward. The parts that it shares with the encoder are
+A decoder layer is an encoder layer with a `CrossAttention` between its two halves: attention to the
+left, attention to the source, feed-forward. The parts that the decoder shares with the encoder are
 arguments of its calls. `generation` searches for texts.
 """
 
@@ -31,17 +31,18 @@ from bertjax.models import (
 )
 from bertjax.models.encoder_config import REMAT_POLICIES, EncoderConfig
 from bertjax.models.visibility import Visibility
+from bertjax.options import faults
 
-# A decoder shares nothing with its encoder, the table of words, all embeddings, or these and the
-# layers.
+# The parts that a decoder shares with its encoder: nothing, the table of words, all embeddings, or
+# embeddings and layers.
 SHARED = ("none", "words", "embeddings", "layers")
-_KEY = 1 << 21  # folded into the key of the encoder, which has its layers' numbers
+_KEY = 1 << 21  # folded into the encoder's key; larger than the numbers of layers
 
 
 class KeysAndValues(NamedTuple):
-    """The keys and values of a layer, by head, turned to their positions.
+    """The keys and values of a layer by head, rotated to their positions.
 
-    Each is as the product with it reads it, so that no step copies it into another order.
+    Each has the order of axes in which a product reads it, so that no step copies it.
     """
 
     keys: Float[Array, "rows heads head places"]
@@ -49,9 +50,9 @@ class KeysAndValues(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Keys and values that a step of generation reads: the target so far, and the source.
+    """The keys and values that a step of generation reads: of the target so far, and of the source.
 
-    `target` has a row for each sequence that is searched, `source` one for each source.
+    `target` has a row for each target, `source` a row for each source.
     """
 
     target: tuple[KeysAndValues, ...]
@@ -59,7 +60,7 @@ class Memory(NamedTuple):
     visible: Visibility
 
     def with_room(self, places: int) -> Memory:
-        """Returns the memory with room for as many places of targets."""
+        """Returns the memory enlarged to targets of this number of tokens."""
         more = places - self.target[0].values.shape[2]
         widths = ((0, 0), (0, 0), (0, 0), (0, more)), ((0, 0), (0, 0), (0, more), (0, 0))
         target = (KeysAndValues(*map(jnp.pad, layer, widths)) for layer in self.target)
@@ -75,16 +76,16 @@ class CrossAttention(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """Layers that see a target's left and a source, in the parts and sizes of an encoder.
+    """Layers with attention to a target's left and to a source; the parts and sizes of an encoder.
 
-    `shares` says what is the encoder's (`SHARED`), which every call is given then. With shared
-    layers the cross-attention is the decoder's alone. Source: Vaswani et al. 2017, section 3.1;
+    `shares` names the parts of the encoder that the decoder uses (`SHARED`). Shared layers have a
+    cross-attention of the decoder. Source: Vaswani et al. 2017, section 3.1;
     Rothe et al. 2020, section 2 (BERT2BERT has layers of its own, BERTShare the encoder's). With
-    shared words positions and their norm are the decoder's own, as in BART.
+    shared words the decoder has its own positions and their norm, as in BART.
 
     Raises:
-      ValueError: if the config's layers are applied more than once, or the embeddings of other
-        kinds than words are to share these.
+      ValueError: if the config's layers are applied more than once, or its embeddings have no
+        words to share.
     """
 
     def __init__(self, config: EncoderConfig, *, shares: str = "embeddings", rngs: nnx.Rngs):
@@ -99,7 +100,7 @@ class Decoder(nnx.Module):
         self.remat = config.remat
         is_open = config.layer in encoder.UNNORMALIZED
         if shares == "words" and config.embeddings != "learnt":
-            raise ValueError(f"embeddings is {config.embeddings!r}; words are shared by 'learnt'")
+            raise faults.wrong("embeddings", config.embeddings, "'learnt' to share words")
         if shares in ("none", "words"):
             self.embeddings: Any = encoder.EMBEDDINGS[config.embeddings](config, rngs=rngs)
         if shares == "words":
@@ -120,10 +121,10 @@ class Decoder(nnx.Module):
         encoder: encoder.Encoder,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch length hidden"]:
-        """Returns the last layer's states at the tokens of a target.
+        """Returns the last layer's states of a target.
 
-        `inputs` are `input_ids`, `input_mask` and by choice `positions`, as an encoder reads them.
-        `states` are the encoder's; `source` says which of them are seen, by all positions alike.
+        `inputs` are `input_ids`, `input_mask` and optionally `positions`, as an encoder reads them.
+        `states` are the encoder's; `source` says which of them all positions see.
         """
         key = layers.folded(key, _KEY)
         with jax.named_scope("embeddings"):
@@ -141,9 +142,11 @@ class Decoder(nnx.Module):
         encoder: encoder.Encoder,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch length hidden"]:
-        """Returns the last layer's states at a target that is `embedded` already."""
+        """Returns the last layer's states of a target that is `embedded` already."""
         if not source.is_by_key:
-            raise ValueError("a decoder's positions all see the same of a source: a row of each")
+            raise ValueError(
+                "the source has a window, an order or packed rows; all of a target see it"
+            )
         visible = dataclasses.replace(visible, left_to_right=True)
         stack, final_norm = self._stack(encoder)
         hidden = placement.constrain(embedded, placement.DATA)
@@ -187,9 +190,9 @@ class Decoder(nnx.Module):
         *,
         encoder: encoder.Encoder,
     ) -> tuple[Float[Array, "rows hidden"], Memory]:
-        """Returns the states at the tokens in place `at` of all targets, and the memory with them.
+        """Returns the states of token `at` of all targets, and the memory that includes them.
 
-        Rows of one source stand one behind the other.
+        The targets of a source are consecutive rows.
         """
         stack, final_norm = self._stack(encoder)
         one = jnp.ones((len(ids), 1), jnp.int32)
@@ -218,14 +221,14 @@ class Decoder(nnx.Module):
     def _embedded(
         self, inputs: layers.Inputs, encoder: encoder.Encoder, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch length hidden"]:
-        """Returns the embedded target, by embeddings of its own or of the encoder."""
+        """Returns the embedded target, by the decoder's embeddings or the encoder's."""
         if self.shares == "words":
             return self.embeddings(inputs, key=key, words=encoder.embeddings.word)
         embeddings = self.embeddings if self.shares == "none" else encoder.embeddings
         return embeddings(inputs, key=key)
 
     def _stack(self, encoder: encoder.Encoder) -> tuple[Sequence[Any], Any]:
-        """Returns the layers and the last norm, of its own or of the encoder."""
+        """Returns the layers and the last norm, the decoder's or the encoder's."""
         owner = encoder if self.shares == "layers" else self
         return owner.layers, owner.final_norm
 
@@ -255,7 +258,7 @@ def _applied(
 def _next(
     own: attention.SelfAttention, x: Float[Array, "rows 1 hidden"], seen: KeysAndValues, at: Array
 ) -> tuple[Float[Array, "rows 1 hidden"], KeysAndValues]:
-    """Returns what the token in place `at` takes of those up to it, and all of their keys."""
+    """Returns the attention output of token `at`, over the tokens up to it, and their keys."""
     query, (keys, values) = own.scaled_query(x), own.keys_and_values(x)
     places = jnp.full((len(x), 1), at, jnp.int32)
     query, keys = rotary.both_turned(query, keys, places, own.rotary_base)
@@ -275,7 +278,7 @@ def _of_source(
     crossed: KeysAndValues,
     visible: Visibility,
 ) -> Float[Array, "rows 1 hidden"]:
-    """Returns what tokens take of their sources; those of one are computed as one row's."""
+    """Returns the cross-attention output; targets of one source are batched as one row."""
     sources = len(crossed.keys)
     query = own.scaled_query(x.reshape(sources, -1, x.shape[-1]))
     context = _context(query, crossed, visible.is_real)
@@ -293,7 +296,7 @@ def _context(
     seen: KeysAndValues,
     is_seen: Bool[Array, "_ places"],
 ) -> Float[Array, "rows queries heads head"]:
-    """Returns what `plain_attention.context` does where all queries of a row see the same."""
+    """Returns the same as `plain_attention.context`, for queries that all see the same keys."""
     scores = jnp.einsum("BLHK,BHKS->BHLS", query, seen.keys, preferred_element_type=jnp.float32)
     scores = jnp.where(is_seen[:, None, None], scores, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
@@ -304,9 +307,9 @@ def _context(
 
 
 class EncoderDecoder(nnx.Module):
-    """An encoder, a decoder on it, and a head that predicts the target's next token.
+    """An encoder, a decoder, and a head that predicts the target's next token.
 
-    The head is that of masked tokens, on the decoder's table of words.
+    The head is the one for masked tokens, with the decoder's table of words.
 
     Raises:
       ValueError: if the widths of the two differ; in a call, if `target_ids` are the `labels`.
@@ -322,10 +325,8 @@ class EncoderDecoder(nnx.Module):
     ):
         decoder_config = decoder_config or config
         if decoder_config.hidden_size != config.hidden_size:
-            raise ValueError(
-                f"hidden_size is {decoder_config.hidden_size} in the decoder and "
-                f"{config.hidden_size} in the encoder; they must be the same"
-            )
+            must = f"{config.hidden_size}, as in the encoder"
+            raise faults.wrong("the decoder's hidden_size", decoder_config.hidden_size, must)
         self.encoder = encoder.make_encoder(config, rngs=rngs)
         self.decoder = Decoder(decoder_config, shares=shares, rngs=rngs)
         self.mlm_head = heads.MlmHead(decoder_config, rngs=rngs)
@@ -335,13 +336,13 @@ class EncoderDecoder(nnx.Module):
     ) -> Float[Array, "batch length vocab"]:
         """Returns float32 logits of the token after each of `target_ids` [batch, length].
 
-        `target_mask` is 1 at its tokens. The source is what an encoder reads; `source_mask`, where
-        there is one, says which of its positions the decoder sees, in place of `input_mask`.
+        `target_mask` is 1 at tokens. The source has the features that an encoder reads. If the
+        batch has a `source_mask`, the decoder sees its positions in place of `input_mask`.
         """
         if _are_same(batch["target_ids"], batch.get("labels")):
             raise ValueError(
-                "target_ids are the labels themselves, so a decoder would learn to copy them; it "
-                "reads the token before each label: the start token, then the labels but the last"
+                "target_ids are the labels, which a decoder would learn to copy; give the token "
+                "before each label: the start token, then all labels but the last"
             )
         states = self.encoder(batch, key=key)
         inputs = target_inputs(batch)
@@ -359,7 +360,7 @@ class EncoderDecoder(nnx.Module):
 
 
 def _are_same(inputs: Array, labels: Array | None) -> bool:
-    """Returns whether two arrays are one, or hold the same where they are known."""
+    """Returns whether two arrays are the same object or, if concrete, have the same values."""
     if labels is None or inputs.shape != labels.shape:
         return False
     if isinstance(inputs, core.Tracer) or isinstance(labels, core.Tracer):
@@ -368,7 +369,7 @@ def _are_same(inputs: Array, labels: Array | None) -> bool:
 
 
 def target_inputs(batch: layers.Inputs) -> layers.Inputs:
-    """Returns what a decoder reads of a batch."""
+    """Returns the features of a batch that a decoder reads."""
     names = {
         "input_ids": "target_ids",
         "input_mask": "target_mask",

@@ -1,7 +1,6 @@
 """The parts that a decoder shares with its encoder, by the paths of their parameters.
 
-A `decoder.Decoder` has no parameters for what is its encoder's. Formats that know no ties hold two
-equal copies there.
+A `decoder.Decoder` has no parameters for shared parts. Formats without ties hold two equal copies.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ def sharing(paths: Collection[str]) -> str:
 
 
 def with_sharing(params: Mapping[str, np.ndarray], shares: str) -> dict[str, np.ndarray]:
-    """Returns the parameters, by their paths, as an encoder-decoder with this sharing has them.
+    """Returns the parameters by path of an encoder-decoder with this sharing.
 
     Raises:
-      ValueError: listing what it shares and what differs in encoder and decoder.
+      ValueError: listing the shared parameters that differ in encoder and decoder.
     """
     whole = {
         path.replace(_THEIRS, _OURS, 1): leaf
@@ -57,10 +56,10 @@ def with_sharing(params: Mapping[str, np.ndarray], shares: str) -> dict[str, np.
 def with_most_sharing(
     params: Mapping[str, np.ndarray], config: EncoderConfig, decoder: EncoderConfig
 ) -> dict[str, np.ndarray]:
-    """Returns the parameters without the decoder's equal copies of the encoder's.
+    """Returns the parameters without the decoder's copies of the encoder's.
 
     The table of words, all embeddings, or embeddings and layers are shared if all of their copies
-    are equal and computed with as by an encoder of `config`.
+    are equal and the two configs use them alike.
     """
     of_encoder = {name: getattr(config, name) for name in OF_LAYERS}
     alike = {

@@ -1,9 +1,9 @@
-"""Two encoders that share embeddings, as ELECTRA's: what is kept of them, and both made whole.
+"""Two encoders that share embeddings, as ELECTRA's: the stored parameters, and both encoders whole.
 
-The parameters of such a module hold the encoder that is learnt for use, its discriminator, at
-`encoder`, and the other one at `generator.encoder`. NNX modules share nothing: a tie is made
-anew, by `apart`, wherever the two are used. To training it is a function of the parameters, whose
-gradient is that of the tie; a reader of a workdir gets two models that do not need each other.
+The parameters hold the discriminator, which is the model to use, at `encoder`, and the generator at
+`generator.encoder`. NNX modules share nothing: `apart` makes the tie wherever the two are used. In
+training it is a function of the parameters, with the gradient of the tie; a reader of a workdir
+gets two independent models.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from flax import nnx
 
 from bertjax.models import parameters
 
-GENERATOR = "generator"  # where a module has the model whose encoder stands at generator.encoder
+GENERATOR = "generator"  # the path of the model whose encoder is at generator.encoder
 
-# Source: google-research/electra, model/modeling.py: the scope electra/embeddings is entered by
-# both, and holds the LayerNorm as well. Each has a projection of its own.
+# Source: google-research/electra, model/modeling.py: both enter the scope electra/embeddings, which
+# holds the LayerNorm as well. Each has its own projection.
 SHARED = ("word", "position", "segment", "language", "norm")
 # Source: microsoft/DeBERTa, rtd_task.py. (Its models have no segments; it shares no LayerNorm.)
 DISENTANGLED = ("word", "position")
@@ -32,14 +32,14 @@ _OURS, _THEIRS = "encoder.embeddings", f"{GENERATOR}.encoder.embeddings"
 
 
 def delta(name: str) -> str:
-    """Returns what the table is called that is added to a generator's."""
+    """Returns the name of the table that is added to the generator's."""
     return f"{name}_delta"
 
 
 def vocabulary_parameters(params: Mapping[str, Any]) -> set[str]:
     """Returns the paths of nested parameters that have a row for each entry of the vocabulary.
 
-    They are the word embeddings and the output biases of the encoders that are there.
+    They are the word embeddings and the output biases of all encoders.
     """
     paths = parameters.encoder_paths(params)
     tables = ("word", delta("word"))
@@ -64,10 +64,10 @@ def _disentangle(ours: nnx.Module, theirs: nnx.Module, rngs: nnx.Rngs) -> None:
         delattr(ours, name)
 
 
-# Name -> what it takes away from the embeddings of two encoders that are whole. `shared`: one set
-# of embeddings, which gets the sum of both gradients. `gradient_disentangled`: the discriminator's
-# tables are the generator's, which get no gradient from it, plus a table of its own that starts at
-# zero (He et al. 2023, DeBERTaV3, section 3.2).
+# Name -> the function that removes the shared embeddings from two whole encoders. `shared`: one set
+# of embeddings, which gets the sum of both gradients. `gradient_disentangled`: a table of the
+# discriminator is the generator's, which gets no gradient from it, plus a table that starts at zero
+# (He et al. 2023, DeBERTaV3, section 3.2).
 SHARINGS: dict[str, Callable[[Any, Any, nnx.Rngs], None]] = {
     "shared": _share,
     "separate": lambda ours, theirs, rngs: None,
@@ -78,7 +78,7 @@ SHARINGS: dict[str, Callable[[Any, Any, nnx.Rngs], None]] = {
 def apart(params: Mapping[str, Any]) -> parameters.Params:
     """Returns the nested parameters with the embeddings of both encoders whole.
 
-    Parameters whose embeddings are whole already, and those of one encoder, stay as they are.
+    Parameters of one encoder, and whole embeddings, do not change.
     """
     if GENERATOR not in params:
         return dict(params)
@@ -97,10 +97,9 @@ def apart(params: Mapping[str, Any]) -> parameters.Params:
 
 
 def as_stored(whole: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns parameters by their paths as the module with these `paths` stores them.
+    """Returns the parameters by path of the module with these `paths`; the inverse of `apart`.
 
-    `whole` are those of two whole encoders, as from `apart`, or of one, whose tables a generator
-    without any then begins with.
+    `whole` has two whole encoders, or one, from whose tables a generator then starts.
     """
     stored = dict(whole)
     for name in DISENTANGLED:
@@ -113,9 +112,9 @@ def as_stored(whole: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, A
 
 
 def copies(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the paths of the generator's embeddings, of two whole encoders, if all are copies.
+    """Returns the paths of the generator's embeddings if all equal the encoder's, () otherwise.
 
-    () where one of them differs.
+    The parameters are of two whole encoders.
     """
     pairs = {
         path: path.replace(_THEIRS, _OURS, 1)

@@ -1,8 +1,8 @@
-"""From the features of a batch to the vectors that the layers work on.
+"""Embeddings: from the features of a batch to the input of the first layer.
 
-A kind of embeddings is a module, made of a config, that is called with the batch and returns
-[batch, length, hidden]. It alone knows which features those are, so inputs that are not text
-need nothing else. The table of kinds is `encoder.EMBEDDINGS`.
+A kind of embeddings is a module, made from a config, that maps a batch to [batch, length, hidden].
+Nothing else knows which features it reads, so inputs may be other than text. The table of kinds is
+`encoder.EMBEDDINGS`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRAINED_MASK_SHARE = 0.15 * 0.8
 
 
 class WordEmbeddings(nnx.Embed):
-    """A table of rows to look up, also of one copy for each device (`placement.copied`)."""
+    """A table of embeddings, or one copy of it for each device (`placement.copied`)."""
 
     def __call__(self, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
         """Returns the rows of `ids`; an id that the table lacks gives NaN."""
@@ -36,22 +36,22 @@ class WordEmbeddings(nnx.Embed):
 class LearntEmbeddings(nnx.Module):
     """Sum of word, position and segment embeddings, LayerNorm, dropout (section 3, figure 2).
 
-    Without segments, where `type_vocab_size` is 0: `segment_ids` of a batch are not read then, so
-    records and texts in pairs are read as those of one segment. DistilBERT has none. Where it is 1
-    all tokens have that one segment, whatever the batch says.
+    With a `type_vocab_size` of 0 there are no segments, as in DistilBERT, and `segment_ids` are not
+    read. With 1 all tokens have one segment, whatever the batch says.
 
-    With a `position_offset` the positions of RoBERTa: the first is that row of the table, and
-    padding has the row before it, zero and never trained, as has its word. Source: fairseq,
-    modules/learned_positional_embedding.py. There a position counts the real tokens before it; here
-    rows are padded at their ends, where that is the place. Others give `positions`.
+    With a `position_offset` positions are RoBERTa's: the first position is that row of the table.
+    Padding has the row before it, which is zero and never trained, and so has its word. Source:
+    fairseq, modules/learned_positional_embedding.py. There a position counts the real tokens before
+    it. Here rows are padded at their ends, where that is the place in the row; other batches give
+    `positions`.
 
-    No position table with rotary positions; attention applies those.
+    With rotary positions there is no position table; attention applies them.
 
-    With `language_embeddings` that of the row's language is added, or of each token's, as in XLM
-    (Conneau and Lample 2019, section 3.4): `language` of a batch is [batch] or [batch, length].
+    With `language_embeddings` the embedding of the row's or the token's language is added, as in
+    XLM (Conneau and Lample 2019, section 3.4): `language` of a batch is [batch] or [batch, length].
 
-    Where their width is not `hidden_size`, or by `embedding_projection`, a dense layer follows.
-    Source of that: ALBERT, Lan et al. 2020, section 3.1; ELECTRA has the same.
+    A dense layer follows if the width is not `hidden_size`, or by `embedding_projection`. Source:
+    ALBERT, Lan et al. 2020, section 3.1; ELECTRA has the same.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
@@ -89,9 +89,9 @@ class LearntEmbeddings(nnx.Module):
         key: PRNGKeyArray | None = None,
         words: nnx.Embed | None = None,
     ) -> Float[Array, "batch length hidden"]:
-        """Reads `input_ids`; `segment_ids`, without which all is of segment 0; and positions.
+        """Reads `input_ids`, positions, and `segment_ids`, by default 0.
 
-        `words` is the table of another module, for embeddings without one of their own.
+        `words` is another module's table, for embeddings that have none.
         """
         summed = self._placed_words(inputs, self.word if words is None else words)
         if self.type_vocab_size:
@@ -117,14 +117,14 @@ class LearntEmbeddings(nnx.Module):
         else:
             raise ValueError(
                 f"the model has embeddings of {self.language_embeddings} languages "
-                "(config.model.language_embeddings), but the batch does not tell its rows' "
-                "languages: it needs a feature `language`, int32 [batch] or [batch, length]"
+                "(config.model.language_embeddings), but the batch has no feature `language`: "
+                "add it, int32 [batch] or [batch, length]"
             )
         if languages.ndim == 1:  # one for all tokens of a row
             languages = languages[:, None]
         is_known = (languages >= 0) & (languages < self.language_embeddings)
         rows = jax.nn.one_hot(languages, self.language_embeddings)
-        # As for segments a product; a language that the table lacks gives NaN.
+        # A product, as for segments; an unknown language gives NaN.
         return jnp.where(is_known[:, :, None], rows, jnp.nan) @ self.language.embedding[...]
 
     def _placed_words(
@@ -154,12 +154,12 @@ class LearntEmbeddings(nnx.Module):
 
 
 class TokenDropoutEmbeddings(nnx.Module):
-    """Word embeddings alone, those of masks and of padding zero: ESM-2's, without norm or dropout.
+    """ESM-2's embeddings: of words alone, zero for masks and padding, without norm or dropout.
 
-    A sequence with m masks among its n tokens, special ones too, is multiplied by 0.88 / (1 - m/n),
-    as dropout does: masks take as much from the sums of attention in every sequence, and in those
-    without a mask, too. Source: facebookresearch/esm, esm/model/esm2.py, forward. Only tokens that
-    are `mask_id` count, not others that are to be predicted.
+    A sequence with m masks among its n tokens, including special ones, is multiplied by
+    0.88 / (1 - m/n), as in dropout, so that the scale of all sequences is as in training, also
+    without masks. Source: facebookresearch/esm, esm/model/esm2.py, forward. Only `mask_id` counts
+    as a mask, not other tokens that are predicted.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
@@ -173,7 +173,7 @@ class TokenDropoutEmbeddings(nnx.Module):
     def __call__(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch length hidden"]:
-        """Reads `input_ids`, and what may see what."""
+        """Reads `input_ids` and the features of `visibility.of`."""
         del key
         ids, visible = inputs["input_ids"], visibility.of(inputs)
         is_mask = (ids == self.mask_id) & visible.is_real
@@ -188,7 +188,7 @@ class TokenDropoutEmbeddings(nnx.Module):
 def _in_sequence(
     is_counted: Bool[Array, "batch length"], visible: visibility.Visibility
 ) -> Float[Array, "batch places"]:
-    """Returns the number of positions that count in the sequence of each position of a row."""
+    """Returns for each position the number of counted positions in its sequence."""
     counted = is_counted.astype(jnp.float32)
     if visible.sequence_ids is None:
         return counted.sum(axis=1, keepdims=True)

@@ -1,6 +1,6 @@
-"""An encoder made of parts: embeddings, layers, and in them a feed-forward and attention.
+"""An encoder made of parts: embeddings, and layers of attention and a feed-forward.
 
-`EncoderConfig` chooses the parts, `make_encoder` puts them together.
+`EncoderConfig` chooses the parts, `make_encoder` builds it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bertjax.models import (
 )
 from bertjax.models.encoder_config import REMAT_POLICIES, EncoderConfig
 
-# Name -> the module that a config makes. Another part is a module and a row here.
+# Name -> the module, made from a config. A new part is a module and a row here.
 EMBEDDINGS: dict[str, Callable[..., nnx.Module]] = {
     "learnt": embeddings.LearntEmbeddings,
     "token_dropout": embeddings.TokenDropoutEmbeddings,
@@ -40,7 +40,7 @@ LAYERS: dict[str, Callable[..., nnx.Module]] = {
     "pre_norm": encoder_layers.PreNormLayer,
     "full_pre_norm": functools.partial(encoder_layers.PreNormLayer, has_normalized_input=False),
 }
-# Layers whose output is not normalized: a norm follows the last.
+# Layers with an output that is not normalized: a norm follows the last.
 UNNORMALIZED = ("pre_norm", "full_pre_norm")
 encoder_config.CHOICES.update(
     embeddings=EMBEDDINGS, layer=LAYERS, feed_forward=feed_forwards.FEED_FORWARDS
@@ -50,9 +50,9 @@ encoder_config.CHOICES.update(
 class Encoder(nnx.Module):
     """Embeddings and layers; BERT's Base size has 108.9 M parameters.
 
-    `layers` are stored once, however often they are used. `uses` are the numbers of those that each
-    layer of the depth applies, one after the other; None: each its own. A `final_norm` stands
-    behind the last.
+    `layers` are stored once, however often they are used. `uses` has for each layer of the depth
+    the numbers of the stored layers that it applies in turn; None: each its own. A `final_norm`
+    follows the last layer.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class Encoder(nnx.Module):
     ) -> Float[Array, "batch length hidden"]:
         """Returns the last layer's hidden states.
 
-        The embeddings read what they know of `inputs`, `visibility.of` reads what may see what: as
-        a rule `input_mask`, 1 at tokens and 0 at padding. With `left_to_right` every layer looks to
-        the left alone, whatever its config says.
+        The embeddings use the keys they know; `visibility.of` builds the attention mask, usually
+        from `input_mask`, 1 at tokens and 0 at padding. With `left_to_right` every layer attends to
+        the left only, whatever its config says.
         """
         return self.hidden_states(inputs, key=key, left_to_right=left_to_right)[-1]
 
@@ -95,8 +95,8 @@ class Encoder(nnx.Module):
     ) -> list[Float[Array, "batch length hidden"]]:
         """Returns the embeddings' output and then every layer's, one more than the depth.
 
-        Where a layer is several in a row it is the output of the last. The last output alone has
-        been through `final_norm`.
+        If a layer applies several stored layers, it is the output of the last. Only the last output
+        has been through `final_norm`.
         """
         visible = visibility.of(inputs).narrowed(window=None, left_to_right=left_to_right)
         return self.contextualize(self.embed(inputs, key=key), visible, key=key)
@@ -104,11 +104,11 @@ class Encoder(nnx.Module):
     def attention_weights(
         self, inputs: layers.Inputs
     ) -> list[Float[Array, "batch heads length length"]]:
-        """Returns what each layer's heads look at: how much a position takes of each other one.
+        """Returns the attention weights of each layer's heads.
 
-        Over the last axis they sum to one, or to zero where a position sees nothing. Without
-        dropout, and computed in addition to the layers: memory grows with the square of the
-        length. Where a layer is several in a row, each of them has its own.
+        They sum to one over the last axis, or to zero where a position sees nothing. They are
+        computed without dropout and in addition to the layers: memory grows with the square of the
+        length. If a layer applies several stored layers, each has its weights.
         """
         hidden, visible, weights = self.embed(inputs), visibility.of(inputs), []
         for number in itertools.chain.from_iterable(self.uses):
@@ -119,7 +119,7 @@ class Encoder(nnx.Module):
     def embed(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch length hidden"]:
-        """Returns what the layers start from."""
+        """Returns the output of the embeddings."""
         with jax.named_scope("embeddings"):
             return self.embeddings(inputs, key=layers.folded(key, 0))
 
@@ -130,7 +130,7 @@ class Encoder(nnx.Module):
         *,
         key: PRNGKeyArray | None = None,
     ) -> list[Float[Array, "batch length hidden"]]:
-        """Returns `embedded` and then every layer's output; `key` is the one that `embed` has."""
+        """Returns `embedded` and then every layer's output; `key` is the key given to `embed`."""
         states = [placement.constrain(embedded, placement.DATA)]
         for number, used in enumerate(self.uses, start=1):
 
@@ -150,7 +150,7 @@ class Encoder(nnx.Module):
 
 
 def make_encoder(config: EncoderConfig, *, rngs: nnx.Rngs) -> Encoder:
-    """Returns an encoder of the parts and sizes that the config chooses, freshly initialized."""
+    """Returns a freshly initialized encoder with the parts and sizes of the config."""
     embedding = EMBEDDINGS[config.embeddings](config, rngs=rngs)
     make_layer = LAYERS[config.layer]
     stored = config.num_groups * config.inner_group_num
@@ -162,5 +162,5 @@ def make_encoder(config: EncoderConfig, *, rngs: nnx.Rngs) -> Encoder:
 
 
 def make_bare(config: EncoderConfig, *, rngs: nnx.Rngs) -> nnx.Module:
-    """Returns a module that holds an `encoder` and nothing else: for weights without a head."""
+    """Returns a module with an `encoder` and nothing else, for weights without a head."""
     return containers.Dict(encoder=make_encoder(config, rngs=rngs))

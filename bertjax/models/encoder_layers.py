@@ -1,7 +1,7 @@
 """The layers of an encoder: attention and a feed-forward, with residuals and normalization.
 
-A kind of layer is a module, made of a config and of its number, that is called with hidden states
-and with what may see what. The table of kinds is `encoder.LAYERS`.
+A kind of layer is a module, made from a config and the layer's number, that is called with hidden
+states and their `Visibility`. The table of kinds is `encoder.LAYERS`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bertjax.models.visibility import Visibility
 def attention_of(
     config: EncoderConfig, *, rngs: nnx.Rngs, **restrictions: Any
 ) -> attention.SelfAttention:
-    """Returns the attention of a layer; `restrictions` are what it sees, and its positions."""
+    """Returns the attention of a layer; `restrictions` are its window, order and positions."""
     return attention.SelfAttention(
         config.hidden_size,
         config.num_attention_heads,
@@ -81,7 +81,7 @@ class _Layer(nnx.Module):
     def residual(
         self, hidden: Array, part: Part, norm: nnx.Module | None, key: PRNGKeyArray | None
     ) -> Array:
-        """Returns `hidden` with what a part of the layer adds to it; None: without a norm."""
+        """Returns `hidden` plus the output of a part of the layer; `norm` may be None."""
         raise NotImplementedError
 
     def feed(self, hidden: Array) -> Array:
@@ -114,8 +114,8 @@ class PostNormLayer(_Layer):
 class PreNormLayer(_Layer):
     """x + attention(norm(x)), then x + feed-forward(norm(x)).
 
-    Layer 0 has no norm before its attention where it reads embeddings that end in one. The output
-    is not normalized; the encoder ends in a norm. Source: Xiong et al. 2020, section 3.3; Warner
+    Layer 0 has no norm before its attention if the embeddings end in one. The output is not
+    normalized; the encoder ends in a norm. Source: Xiong et al. 2020, section 3.3; Warner
     et al. 2024 (ModernBERT), section 2.1.1.
     """
 

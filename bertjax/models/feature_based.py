@@ -1,7 +1,6 @@
-"""Feature-based use of an encoder: frozen, its last layers read by a bidirectional LSTM.
+"""Feature-based use of a frozen encoder: a bidirectional LSTM reads its last layers.
 
-The alternative to finetuning that the paper compares with; all else that stands on an encoder is in
-`classification`.
+It is the paper's alternative to finetuning; all other heads are in `classification`.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from bertjax.models import containers, layers, lstm, parts
 from bertjax.models.encoder import EncoderConfig, make_encoder
 
 # Source: Devlin et al. 2019, section 5.3 and table 7. The paper does not say whether the 768 are
-# those of one direction or of both together; here each direction has them.
+# for one direction or for both; here each direction has 768.
 NUM_FEATURE_LAYERS = 4
 NUM_LSTM_LAYERS = 2
 LSTM_SIZE = 768
 
 
 class FeatureBasedTagger(nnx.Module):
-    """A row of logits for every token, from the concatenation of a frozen encoder's last layers.
+    """Logits for every token from the concatenated last layers of a frozen encoder.
 
-    The encoder has no dropout and gets no gradient. An encoder of fewer layers than
-    NUM_FEATURE_LAYERS gives all that it has. Source: Devlin et al. 2019, section 5.3.
+    The encoder has no dropout and gets no gradient. If it has fewer than NUM_FEATURE_LAYERS layers,
+    all are read. Source: Devlin et al. 2019, section 5.3.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class FeatureBasedTagger(nnx.Module):
     def __call__(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch length classes"]:
-        """Returns float32 logits, at padding too; `key` is for the dropout before each layer."""
+        """Returns float32 logits for all positions; `key` is for the dropout before each layer."""
         states = self.encoder.hidden_states(inputs, key=None)
         features = jnp.concatenate(states[-self.num_feature_layers :], axis=-1)
         outputs = jax.lax.stop_gradient(features).astype(jnp.float32)

@@ -1,6 +1,6 @@
-"""The feed-forward of a layer: dense layers and an activation, for each position by itself.
+"""The feed-forward of a layer: dense layers and an activation, applied to each position.
 
-A kind is two functions rather than a module, because its dense layers are the layer's own: in every
+A kind is two functions rather than a module, because the dense layers belong to the layer: in every
 checkpoint they are called `layers.7.intermediate` and `layers.7.output`.
 """
 
@@ -17,9 +17,9 @@ from bertjax.models.encoder_config import EncoderConfig
 
 
 class FeedForward(NamedTuple):
-    """`dense_layers` are what a layer has for it, by name; `apply` computes with that layer.
+    """A kind of feed-forward: `dense_layers` makes a layer's dense layers, `apply` applies them.
 
-    `num_products` are its matrices of hidden_size x intermediate_size, for counts of FLOPs.
+    `num_products` is the number of matrices of hidden_size x intermediate_size, to count FLOPs.
     """
 
     dense_layers: Callable[[EncoderConfig, nnx.Rngs], dict[str, nnx.Linear]]

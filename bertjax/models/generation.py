@@ -1,38 +1,40 @@
 """Search for the targets of sources: greedy, by sampling, or by beams.
 
-One program for each shape of a batch: loops over places, whose step reads one token of each row and
-the decoder's `Memory`, which has more room in a second loop. The ids of the result begin behind the
-start token; behind the end token there is padding.
+Each shape of a batch has one program: loops over positions, whose step reads one token of each row
+and the decoder's `Memory`. A second loop has a larger memory. The ids that are returned have no
+start token, and padding after the end token.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from bertjax.models import decoder, layers
+from bertjax.options import faults
 
 MOST_IN_ONE_LOOP = 32  # places of a target; longer ones are searched for in two loops
 TOKEN_BLOCK = 256  # tokens of which the best is found before any are sorted
+_OF_BEAMS = ("length_penalty", "early_stopping")  # options that a search by beams reads
 LOWEST = -1e9  # added to what must not be chosen, as transformers has it
 
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """How targets are searched for; the defaults are a greedy search.
+    """The options of a search for targets; the defaults are a greedy search.
 
     `max_length` is the most tokens of a target, its end included. Beams are compared by their
-    log-likelihood divided by their number of tokens to the power of `length_penalty`; with
-    `early_stopping` the search ends when there are as many ended targets as beams, without it when
-    no running one can become better, taken that they are no longer than now. No sequence of
-    `no_repeat_ngram` tokens stands in a target twice (0: it may). With `sampling` tokens are drawn:
-    of the `top_k` most probable ones (0: all), and of the fewest of these whose share is at least
-    `top_p`, after division of logits by `temperature`.
+    log-likelihood divided by their number of tokens to the power of `length_penalty`. With
+    `early_stopping` the search ends when as many targets as beams have ended; without it when no
+    running target can become better at its present length. No sequence of `no_repeat_ngram` tokens
+    occurs twice in a target (0: it may). With `sampling` tokens are drawn from the `top_k` most
+    probable ones (0: all), and of these from the fewest whose probability sums to at least `top_p`,
+    after division of logits by `temperature`.
     Sources: Wu et al. 2016 (GNMT), equation 14, without its constant 5, as transformers has it;
     Fan et al. 2018 (top-k); Holtzman et al. 2020 (top-p).
 
@@ -54,37 +56,33 @@ class Search:
     top_p: float = 1.0
 
     def __post_init__(self):
-        least = {"max_length": 1, "beams": 1, "no_repeat_ngram": 0, "top_k": 0}
-        faults = [
-            f"{name} is {getattr(self, name)}; it must be at least {limit}"
-            for name, limit in least.items()
-            if getattr(self, name) < limit
-        ]
-        if self.temperature <= 0:
-            faults.append(f"temperature is {self.temperature}; it must be above 0")
-        if not 0 < self.top_p <= 1:
-            faults.append(f"top_p is {self.top_p}; it must lie above 0, and at most be 1")
-        if self.sampling and self.beams > 1:
-            faults.append(f"beams is {self.beams}; with sampling it must be 1")
-        faults += self._unread("sampling", self.sampling, temperature=1.0, top_k=0, top_p=1.0)
-        faults += self._unread(
-            "beams above 1", self.beams > 1, length_penalty=1.0, early_stopping=False
-        )
-        if faults:
-            raise ValueError("; ".join(faults))
+        faults.check("the search cannot be used", self._faults())
 
-    def _unread(self, by: str, is_read: bool, **defaults: Any) -> list[str]:
-        """Returns a sentence about options that nothing reads, if there are some."""
-        changed = [name for name, value in defaults.items() if getattr(self, name) != value]
-        if is_read or not changed:
-            return []
-        return [f"{' and '.join(changed)}: read with {by} only; leave the default"]
+    def _faults(self) -> Iterator[ValueError]:
+        least = {"max_length": 1, "beams": 1, "no_repeat_ngram": 0, "top_k": 0}
+        rules = [(name, getattr(self, name) >= it, f"at least {it}") for name, it in least.items()]
+        rules += [
+            ("temperature", self.temperature > 0, "above 0"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("beams", not self.sampling or self.beams <= 1, "1 with sampling"),
+        ]
+        for name, is_kept, must in rules:
+            if not is_kept:
+                yield faults.wrong(name, getattr(self, name), must)
+        unread = (
+            {} if self.sampling else dict.fromkeys(("temperature", "top_k", "top_p"), "sampling")
+        )
+        unread |= {} if self.beams > 1 else dict.fromkeys(_OF_BEAMS, "beams above 1")
+        for name, by in unread.items():
+            default = getattr(Search, name)
+            if getattr(self, name) != default:
+                yield faults.unread(name, getattr(self, name), f"only {by} reads it", default)
 
 
 class Generated(NamedTuple):
-    """Targets of sources, the best first: one without beams.
+    """The targets of each source, the best first; one without beams.
 
-    `scores` are log-likelihoods in nats, end included, of beams by their `length_penalty`.
+    `scores` are log-likelihoods in nats, end included; beams' are divided by their length penalty.
     """
 
     ids: Int[Array, "batch beams length"]
@@ -98,15 +96,15 @@ def generate(
     *,
     keys: Key[Array, " batch"] | None = None,
 ) -> Generated:
-    """Returns what the search finds for the sources of a batch; without dropout.
+    """Returns the targets of a batch of sources; without dropout.
 
-    `keys` [batch] are those that each row's sampling draws from.
+    `keys` [batch] are the keys of sampling, one for each row.
 
     Raises:
       ValueError: if there are no keys to sample from.
     """
     if search.sampling and keys is None:
-        raise ValueError("keys is None; sampling draws from a key of each row")
+        raise faults.wrong("keys", None, "a key for each row, which sampling draws from")
     states, source = model.encoder(batch), decoder.source_of(batch)
     rows = len(states) * search.beams
     memory = model.decoder.memory(
@@ -138,7 +136,7 @@ def _one_by_one(
     search: Search,
     keys: Key[Array, " batch"] | None,
 ) -> Generated:
-    """Takes the best token of each row, or draws it."""
+    """Searches with one target for each source: takes the best token, or draws one."""
     rows = len(memory.visible.is_real)
 
     def step(state: _Rows) -> _Rows:
@@ -279,9 +277,9 @@ def _can_improve(
 
 
 def _rooms(search: Search) -> list[int]:
-    """Returns the numbers of places that the memory has room for, a loop after the other.
+    """Returns the size of the memory in each loop.
 
-    A step reads and moves all places, with tokens or without; each loop is compiled.
+    A step reads and moves all positions, with tokens or without; each loop is compiled.
     """
     half = -(-search.max_length // 2)
     return (

@@ -18,10 +18,10 @@ OFFSET_SIZE = 200
 
 
 class Pooler(nnx.Module):
-    """A dense layer and `pooler_act`, tanh in BERT, on vectors: as a rule those of [CLS].
+    """A dense layer and `pooler_act` (tanh in BERT) on vectors, usually of [CLS].
 
-    Where `pooler` is "normed" a norm follows, as in ModernBERT, whose classifiers have this on
-    whatever they read.
+    If `pooler` is "normed", a norm follows, as in ModernBERT, where it stands before all
+    classifiers.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
@@ -38,11 +38,11 @@ class Pooler(nnx.Module):
 
 
 class MlmHead(nnx.Module):
-    """Dense, activation, LayerNorm, then the tied word embeddings and a bias of its own.
+    """Dense, activation, LayerNorm, then the tied word embeddings and a bias.
 
-    With factorized embeddings the dense layer projects down to the embeddings' width. Where a
-    normed pooler stands before other heads, the activation is its. Without `mlm_transform` nothing
-    stands before the embeddings, as in XLM.
+    With factorized embeddings the dense layer projects to their width. With a normed pooler the
+    activation is the pooler's. Without `mlm_transform` nothing stands before the embeddings, as in
+    XLM.
     The embedding table is an argument, not a member: the tie is visible where it is made.
     Source: google-research/bert run_pretraining.py, get_masked_lm_output.
     """
@@ -75,7 +75,7 @@ def _vocabulary_logits(
     bias: Float[Array, " vocab"],
     gradient_dtype: jnp.dtype,
 ) -> Float[Array, "batch positions vocab"]:
-    """Returns float32 logits: products with the rows of a table, or of its `placement.copied`."""
+    """Returns float32 logits: products with the rows of a table, or of its copies."""
     if placement.has_own_entries(embedding, vectors.shape[0] * vectors.shape[1]):
         return _logits_of_own_entries(vectors, embedding, bias, gradient_dtype)
 
@@ -95,9 +95,9 @@ def _logits_of_own_entries(
     bias: Float[Array, " vocab"],
     gradient_dtype: jnp.dtype,
 ) -> Float[Array, "batch positions vocab"]:
-    """Returns the logits of all rows, of which each device computes those of its own entries.
+    """Returns the logits of all rows; each device computes the logits of its own entries.
 
-    The vectors and their gradients go over the devices, and the table and its gradient do not.
+    The vectors and their gradients go over the devices; the table and its gradient do not.
     """
     products = layers.einsum(
         *("BME,VE->BMV", placement.gathered(vectors), placement.constrain(embedding, DATA)),
@@ -119,9 +119,9 @@ class PairHead(nnx.Module):
 
 
 class ReplacedHead(nnx.Module):
-    """A logit for every token, that it was replaced: dense, activation, dense.
+    """A logit for every token that it was replaced: dense, activation, dense.
 
-    The last layer alone starts from Glorot's uniform numbers, TensorFlow's default.
+    The last layer starts from Glorot's uniform numbers, TensorFlow's default.
     Source: google-research/electra run_pretraining.py, _get_discriminator_output.
     """
 
@@ -136,7 +136,7 @@ class ReplacedHead(nnx.Module):
         self.hidden_act = config.hidden_act
 
     def __call__(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch length"]:
-        """Returns float32 logits, at padding too."""
+        """Returns float32 logits for all positions, including padding."""
         transformed = activations.ACTIVATIONS[self.hidden_act](self.dense(hidden))
         return self.output(transformed.astype(jnp.float32))[:, :, 0]
 
@@ -144,8 +144,8 @@ class ReplacedHead(nnx.Module):
 class SpanBoundaryHead(nnx.Module):
     """Predicts a token of a span from the hidden states around the span and its place in it.
 
-    They and an embedding of the number go through two dense layers, each with the activation and a
-    LayerNorm, then the tied word embeddings and a bias of its own.
+    The states and an embedding of the place go through two dense layers, each with the activation
+    and a LayerNorm, then the tied word embeddings and a bias.
     Source: Joshi et al. 2020, section 3.2; facebookresearch/SpanBERT, fairseq/models/pair_bert.py,
     BertPairTargetPredictionHead.
     """
@@ -184,5 +184,5 @@ class SpanBoundaryHead(nnx.Module):
 def gather_positions(
     hidden: Float[Array, "batch length hidden"], positions: Int[Array, "batch positions"]
 ) -> Float[Array, "batch positions hidden"]:
-    """Returns the hidden states at `positions` of each row, so that a head sees only those."""
+    """Returns the hidden states at `positions` of each row."""
     return jnp.take_along_axis(hidden, positions[:, :, None], axis=1)

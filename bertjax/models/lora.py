@@ -1,9 +1,9 @@
-"""LoRA: a low-rank change of chosen kernels is learnt, W + (alpha / rank) A B, and W stays.
+"""LoRA: low-rank changes of chosen kernels, W + (alpha / rank) A B, are trained while W is frozen.
 
-The factors lie under `lora` and the path of the layer that they change:
+The factors lie under `lora` and the path of the layer that they change. For example,
 `lora.encoder.layers.0.attention.query.a.kernel` belongs to
-`encoder.layers.0.attention.query.kernel`. All else keeps its name, so weights come and go as
-without LoRA, and rules over parameter paths treat the factors as the kernels that they are.
+`encoder.layers.0.attention.query.kernel`. All other parameters keep their names, so weights are
+exchanged as without LoRA, and rules over parameter paths treat the factors as kernels.
 
 Source: Hu et al. 2022, section 4.1.
 """
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax.models import containers, parameters
+from bertjax.options import faults
 
 ATTENTION_QUERY_VALUE = r"encoder\.layers\.\d+\.attention\.(query|value)\.kernel"
 
@@ -28,9 +29,9 @@ Params = Mapping[Any, Any]
 
 @dataclasses.dataclass(frozen=True)
 class LoraOptions:
-    """`targets` are regular expressions, each for whole paths of kernels of an encoder.
+    """`targets` are regular expressions that match whole paths of an encoder's kernels.
 
-    A kernel may be named as if its encoder were at `encoder`, wherever in the model that is.
+    A path may begin at `encoder`, wherever in the model the encoder is.
 
     Raises:
       ValueError: listing every field that does not fit.
@@ -41,15 +42,15 @@ class LoraOptions:
     targets: tuple[str, ...] = (ATTENTION_QUERY_VALUE,)
 
     def __post_init__(self):
-        faults = []
-        if self.rank < 1:
-            faults.append(f"rank is {self.rank}; it must be at least 1")
-        if self.alpha <= 0:
-            faults.append(f"alpha is {self.alpha}; it must be above 0")
-        if not self.targets:
-            faults.append("targets is empty; give at least one regular expression")
-        if faults:
-            raise ValueError("; ".join(faults))
+        rules = [
+            ("rank", self.rank >= 1, "at least 1"),
+            ("alpha", self.alpha > 0, "above 0"),
+            ("targets", len(self.targets) > 0, "at least one regular expression"),
+        ]
+        faults.check(
+            "LoRA's options do not fit",
+            (faults.wrong(name, getattr(self, name), must) for name, it, must in rules if not it),
+        )
 
 
 def attach(module: Any, options: LoraOptions, *, rngs: nnx.Rngs) -> None:
@@ -91,7 +92,7 @@ def attach(module: Any, options: LoraOptions, *, rngs: nnx.Rngs) -> None:
 def merge(params: Params, *, alpha: float) -> dict[Any, Any]:
     """Returns the parameters of the plain model: kernels with their change added, no factors.
 
-    `params` is a nested dict of NumPy or JAX arrays; the rank is the factors' own.
+    `params` is a nested dict of NumPy or JAX arrays.
 
     Raises:
       ValueError: if there are no factors.
@@ -105,7 +106,7 @@ def merge(params: Params, *, alpha: float) -> dict[Any, Any]:
 
 
 def merged(module: Any, *, alpha: float) -> Any:
-    """Returns `module` with its kernels changed; of encoders only the factors get a gradient."""
+    """Returns `module` with its kernels changed; encoders get gradients for their factors only."""
     graphdef, params = parameters.split_by_number(module)
     encoders = parameters.encoder_paths(params)
 
@@ -118,12 +119,12 @@ def merged(module: Any, *, alpha: float) -> Any:
 
 
 def frozen(module: Any) -> tuple[str, ...]:
-    """Returns the rules of what stays as it is, its encoders; what stands on them is trained."""
+    """Returns rules that freeze the encoders; heads are trained."""
     return tuple(rf"{re.escape(path)}\..*" for path in parameters.encoder_paths(module))
 
 
 def _names(path: str, encoders: Sequence[str]) -> set[str]:
-    """Returns a kernel's own path and the one that it has in a model of one encoder."""
+    """Returns a kernel's path, and its path in a model with one encoder."""
     return {path} | {
         f"encoder.{path.removeprefix(f'{encoder}.')}"
         for encoder in encoders

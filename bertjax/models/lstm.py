@@ -1,7 +1,4 @@
-"""A bidirectional long short-term memory: what reads an encoder's states in order.
-
-Here belongs the recurrence alone; what stands on it are `classification` and `feature_based`.
-"""
+"""A bidirectional long short-term memory; `classification` and `feature_based` use it."""
 
 from __future__ import annotations
 

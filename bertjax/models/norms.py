@@ -1,7 +1,7 @@
 """Normalization over the last axis: LayerNorm, with a bias or without, and RMSNorm.
 
-Our own, because flax's saves more for the backward pass and goes over the activations more often,
-which costs more on TPU than the arithmetic. A kind is a module of a size; the table is NORMS.
+flax's saves more for the backward pass and goes over the activations more often, which costs more
+on TPU than the arithmetic. A kind is a module, made from a size; the table is NORMS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bertjax.models import layers
 
 
 class LayerNorm(nnx.Module):
-    """LayerNorm with float32 statistics and the parameters `scale` and, unless without, `bias`."""
+    """LayerNorm with float32 statistics and the parameters `scale` and, by `use_bias`, `bias`."""
 
     is_centered = True
 
@@ -39,7 +39,7 @@ class LayerNorm(nnx.Module):
 
 
 class RmsNorm(LayerNorm):
-    """x / sqrt(mean(x**2) + epsilon) * scale: no mean is taken off, nothing is added.
+    """x / sqrt(mean(x**2) + epsilon) * scale: no mean is subtracted, no bias added.
 
     Source: Zhang and Sennrich 2019, equation 4.
     """
@@ -50,8 +50,8 @@ class RmsNorm(LayerNorm):
         super().__init__(size, epsilon=epsilon, dtype=dtype, use_bias=False)
 
 
-# Name -> what makes it of a size. `scale_only` is LayerNorm without its bias, as in ModernBERT
-# (Warner et al. 2024, section 2.1.1).
+# Name -> the function from a size to the module. `scale_only` is LayerNorm without its bias, as in
+# ModernBERT (Warner et al. 2024, section 2.1.1).
 NORMS: dict[str, Callable[..., LayerNorm]] = {
     "layer_norm": LayerNorm,
     "scale_only": functools.partial(LayerNorm, use_bias=False),
@@ -72,7 +72,7 @@ def normalize(
 
     The variance is mean(x**2) - mean(x)**2 in float32, so that one pass over `x` gives both: its
     relative error is about 1e-7 * (1 + mean**2 / variance). The backward pass goes over `x` twice.
-    Unless `is_centered`, the mean is taken to be 0, which is RMSNorm.
+    Unless `is_centered`, the mean is taken as 0 (RMSNorm).
     Source: Ba et al. 2016, equations 3 and 4.
     """
     return _normalize(x, scale, bias, epsilon, dtype, is_centered)[0]

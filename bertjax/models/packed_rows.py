@@ -1,8 +1,8 @@
-"""Rows that hold several sequences: where each begins, and which of a row's places are taken.
+"""Rows that hold several sequences: the first positions of the sequences, for heads over sequences.
 
-What attention and positions make of `sequence_ids` is `visibility`'s; here is what heads need that
-say something of a sequence. The sequences of a row are numbered 1, 2, ... one behind the other, 0
-is padding at its end. All shapes are static: a row has a place for each of its most sequences.
+`visibility` applies `sequence_ids` to attention and positions. The consecutive sequences of a row
+are numbered 1, 2, ...; padding at its end is 0. All shapes are static: a row has a place for each
+of the most sequences that it may hold.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from jaxtyping import Array, Bool, Int
 def first_positions(
     sequence_ids: Int[Array, "batch length"], most: int
 ) -> Int[Array, "batch sequences"]:
-    """Returns where the first `most` sequences of each row begin: their [CLS]; 0 of those missing.
+    """Returns the positions of [CLS] of the first `most` sequences of each row; 0 if missing.
 
-    A sequence begins behind the tokens of those before it.
+    A sequence follows the tokens of the sequences before it.
     """
     numbers = jnp.arange(1, most + 1, dtype=sequence_ids.dtype)[None, :, None]
     ids = sequence_ids[:, None, :]
@@ -27,7 +27,7 @@ def first_positions(
 def are_there(
     sequence_ids: Int[Array, "batch length"], most: int
 ) -> Bool[Array, "batch sequences"]:
-    """Returns which of a row's first `most` sequences there are."""
+    """Returns which of a row's first `most` sequences exist."""
     return jnp.arange(most, dtype=sequence_ids.dtype)[None] < sequence_ids.max(
         axis=1, keepdims=True
     )

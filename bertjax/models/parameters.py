@@ -18,6 +18,8 @@ import jax
 import numpy as np
 from flax import nnx
 
+from bertjax.options import faults
+
 Params = dict[str, Any]
 Value = TypeVar("Value")
 Uses = Sequence[Sequence[int]]  # of an encoder's stored layers, by depth
@@ -34,7 +36,7 @@ def split(module: nnx.Module) -> tuple[nnx.GraphDef, Params]:
 
 
 def split_by_number(module: nnx.Module) -> tuple[nnx.GraphDef, dict[Any, Any]]:
-    """Returns the same as `split`, but items of lists by their numbers, as Flax has them."""
+    """Returns the same as `split`, but with the items of lists under numbers, as Flax has them."""
     graphdef, variables = nnx.split(module, **_AS_TREE)
     return graphdef, nnx.to_pure_dict(variables)
 
@@ -52,7 +54,7 @@ def _string_keys(tree: Any) -> Any:
 
 
 def _number_keys(tree: Any) -> Any:
-    """Returns the keys that nnx has; no attribute of a module is called by a number."""
+    """Returns the tree with nnx's numbers as keys; no attribute is called by a number."""
     if not isinstance(tree, dict):
         return tree
     return {
@@ -93,11 +95,11 @@ def sha256(leaves: Mapping[str, Any]) -> str:
 
 
 def encoder_paths(module: nnx.Module | Mapping[Any, Any]) -> tuple[str, ...]:
-    """Returns where a module, which may be abstract, has encoders: ("encoder",) as a rule.
+    """Returns the paths of a module's encoders, usually ("encoder",); it may be abstract.
 
-    An encoder is what has `embeddings` and `layers`, or is called `encoder` and has layers: one
-    that shares all of its embeddings has none of its own. In place of the module its nested
-    parameters do. LoRA's factors, which lie like the kernels that they change, are none.
+    An encoder has `embeddings` and `layers`, or is called `encoder` and has layers: an encoder that
+    shares all embeddings has no embedding parameters. `module` may be its nested parameters. The
+    places of LoRA's factors do not count.
     """
     params = split(module)[1] if isinstance(module, nnx.Module) else module
 
@@ -115,7 +117,7 @@ def encoder_paths(module: nnx.Module | Mapping[Any, Any]) -> tuple[str, ...]:
 
 
 def layer_uses(graphdef: nnx.GraphDef, params: Params) -> dict[str, Uses]:
-    """Returns the `uses` of every encoder by its path: which layers its depth is made of."""
+    """Returns the `uses` of every encoder by its path: the stored layers that it applies."""
     module = merge(graphdef, params)
     encoders = {
         path: functools.reduce(getattr, path.split("."), module) for path in encoder_paths(params)
@@ -124,7 +126,7 @@ def layer_uses(graphdef: nnx.GraphDef, params: Params) -> dict[str, Uses]:
 
 
 def bodies(module: nnx.Module | Mapping[Any, Any]) -> tuple[str, ...]:
-    """Returns the paths of encoders and of what belongs to them, on which heads stand."""
+    """Returns the path prefixes of encoders, poolers and projections: all that is below heads."""
     names = ("pooler", "projections")
     return tuple(
         body
@@ -150,11 +152,11 @@ def path_name(path: Sequence[Any]) -> str:
 
 
 def assign(rules: Sequence[tuple[str, Value]], tree: Any, *, table: str) -> Any:
-    """Returns a tree shaped like `tree` that holds every leaf's first matching rule's value.
+    """Returns `tree` with each leaf replaced by the value of the first rule that matches its path.
 
     Raises:
-      ValueError: naming every leaf that no rule matches and every rule that no leaf uses; `table`
-        is how the message calls the rules.
+      ValueError: naming every leaf that no rule matches and every rule that no leaf uses. `table`
+        is the name of the rules in the message.
     """
     used, unmatched = set(), []
 
@@ -168,12 +170,11 @@ def assign(rules: Sequence[tuple[str, Value]], tree: Any, *, table: str) -> Any:
         return None
 
     assigned = jax.tree_util.tree_map_with_path(first_match, tree)
-    faults = [f"no rule matches parameter {name}" for name in unmatched]
-    faults += [
+    misfits = [f"no rule matches parameter {name}" for name in unmatched]
+    misfits += [
         f"rule {pattern!r} matches no parameter that an earlier rule leaves"
         for index, (pattern, _) in enumerate(rules)
         if index not in used
     ]
-    if faults:
-        raise ValueError(f"{table} does not fit the model:\n  " + "\n  ".join(faults))
+    faults.check(f"{table} does not fit the model", misfits)
     return assigned

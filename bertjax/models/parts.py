@@ -1,4 +1,4 @@
-"""The dense layers and norms of an encoder and of the heads on it, as its config says."""
+"""The dense layers and norms of an encoder and its heads, made from its config."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def dense(
     kind: type[layers.Dense] = layers.Dense,
     is_output: bool = False,
 ) -> layers.Dense:
-    """Returns a dense layer; `is_output` is one that ends in a residual."""
+    """Returns a dense layer; `is_output`: its output is added to a residual."""
     stddev = config.output_initializer_range if is_output else config.initializer_range
     return kind(
         *(in_size, out_size),
@@ -33,7 +33,7 @@ def dense(
 def classifier(
     config: EncoderConfig, in_size: int, out_size: int, *, rngs: nnx.Rngs
 ) -> layers.Dense:
-    """Returns the last dense layer of a head: it computes in float32, and always has a bias."""
+    """Returns the last dense layer of a head, in float32 and with a bias."""
     kernel_init = layers.INITIALIZERS[config.initializer](config.initializer_range)
     dtype = jnp.dtype("float32")
     return layers.Dense(in_size, out_size, kernel_init=kernel_init, dtype=dtype, rngs=rngs)

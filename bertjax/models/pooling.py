@@ -1,6 +1,6 @@
-"""How the states of a sequence's tokens become one vector.
+"""Poolings: from the states of a sequence's tokens to one vector.
 
-A pooling reads real positions alone, [CLS] and [SEP] among them; a sequence without any is 0.
+A pooling reads only real positions, including [CLS] and [SEP]. An empty sequence has a vector of 0.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+
+from bertjax.options import faults
 
 
 def pool(
@@ -22,7 +24,7 @@ def pool(
       ValueError: if the pooling is unknown.
     """
     if pooling not in POOLINGS:
-        raise ValueError(f"pooling is {pooling!r}; known are {', '.join(POOLINGS)}")
+        raise faults.unknown("pooling", pooling, POOLINGS)
     return POOLINGS[pooling](hidden.astype(jnp.float32), (input_mask != 0)[:, :, None])
 
 
@@ -56,7 +58,7 @@ def _last(hidden: Float[Array, "B L D"], is_real: Bool[Array, "B L 1"]) -> Float
     return jnp.where(is_last & is_real, hidden, 0.0).sum(axis=1)
 
 
-# "last" alone sees all where attention is to the left.
+# In a left-to-right model only "last" has seen the whole text.
 POOLINGS: dict[str, Callable[[Array, Array], Array]] = {
     "cls": _first,
     "mean": _mean,

@@ -1,4 +1,4 @@
-"""A vector for each text: the encoder, a pooling of its states, and dense layers behind that."""
+"""The encoder of sentence embeddings: a pooling of states, and dense layers after it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from bertjax.models import activations, containers, layers, parts, sentence_vectors
 from bertjax.models import pooling as pooling_lib
 from bertjax.models.encoder import EncoderConfig, make_encoder
+from bertjax.options import faults
 
 _SMALLEST_LENGTH = 1e-12  # of a vector that is divided by its length, as in torch's normalize
 
 
 class SentenceEncoder(nnx.Module):
-    """The pooled states of a sequence, with length 1 if `normalize`; there is no pooler.
+    """An encoder, a pooling, the dense layers `projections`, and with `normalize` length 1.
 
-    Between the two stand the dense layers `projections`, None without any. With `num_labels`
-    it has a `classifier` for pairs of vectors, which calling it does not use.
+    There is no pooler; `projections` is None without any. With `num_labels` it has a `classifier`
+    for pairs of vectors, which a call does not use.
     Source: Reimers and Gurevych 2019, section 3.
 
     Raises:
@@ -39,7 +40,7 @@ class SentenceEncoder(nnx.Module):
         rngs: nnx.Rngs,
     ):
         if pooling not in pooling_lib.POOLINGS:
-            raise ValueError(f"pooling is {pooling!r}; known are {', '.join(pooling_lib.POOLINGS)}")
+            raise faults.unknown("pooling", pooling, pooling_lib.POOLINGS)
         self.encoder = make_encoder(config, rngs=rngs)
         self.pooling = pooling
         self.normalize = normalize
@@ -52,14 +53,14 @@ class SentenceEncoder(nnx.Module):
     def __call__(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch size"]:
-        """Returns float32 vectors, as the model answers them."""
+        """Returns the float32 vectors of texts."""
         vectors = self.pooled(inputs, key=key)
         return unit(vectors) if self.normalize else vectors
 
     def pooled(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch size"]:
-        """Returns float32 vectors of any length, as losses read them."""
+        """Returns float32 vectors before normalization, as losses read them."""
         hidden = self.encoder(inputs, key=key)
         with jax.named_scope("pooling"):
             vectors = pooling_lib.pool(hidden, inputs["input_mask"], self.pooling)
@@ -104,7 +105,7 @@ def _make_projections(
 def projected(
     vectors: Float[Array, "batch hidden"], projections: Iterable[Projection] | None
 ) -> Float[Array, "batch size"]:
-    """Returns pooled vectors behind the projections, if there are any."""
+    """Returns pooled vectors after the projections, if there are any."""
     with jax.named_scope("projections"):
         for projection in projections or ():
             vectors = projection(vectors)

@@ -1,9 +1,9 @@
-"""How a model turns a text into one vector: what it was trained with, and what users must keep."""
+"""The choices by which a model turns a text into one vector, in training and in use."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,10 +11,11 @@ from jaxtyping import Array, Float
 
 from bertjax.models import activations, pooling
 from bertjax.options import encoder as fields
+from bertjax.options import faults
 
 SIMILARITIES = ("cosine", "dot")
 
-# By which names a prompt is looked for, by what is encoded.
+# Kind of text -> the names under which its prompt is looked for.
 # Source: sentence-transformers, SentenceTransformer.encode_query and .encode_document.
 PROMPT_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
@@ -23,7 +24,7 @@ LARGEST_SIZE = fields.LARGEST_WIDTH  # of a vector
 
 @dataclasses.dataclass(frozen=True)
 class Projection:
-    """A dense layer between the pooling and the normalization, which makes vectors of `size`.
+    """A dense layer to vectors of `size`, between pooling and normalization.
 
     `activation` is a key of `activations.PROJECTION_ACTIVATIONS`.
     Source: sentence-transformers, Dense.
@@ -37,24 +38,23 @@ class Projection:
     use_bias: bool = True
 
     def __post_init__(self):
-        faults, known = [], activations.PROJECTION_ACTIVATIONS
+        faults.check("a projection does not fit", self._faults())
+
+    def _faults(self) -> Iterator[ValueError]:
+        known = activations.PROJECTION_ACTIVATIONS
         if type(self.size) is not int or not 1 <= self.size <= LARGEST_SIZE:
-            faults.append(f"the size is {self.size!r:.60}; it must be from 1 to {LARGEST_SIZE:,}")
+            yield faults.wrong("size", self.size, f"from 1 to {LARGEST_SIZE:,}")
         if not isinstance(self.activation, str) or self.activation not in known:
-            faults.append(
-                f"the activation is {self.activation!r:.60}; known are {', '.join(known)}"
-            )
+            yield faults.unknown("activation", self.activation, known)
         if type(self.use_bias) is not bool:
-            faults.append(f"the bias is {self.use_bias!r:.60}; it must be True or False")
-        if faults:
-            raise ValueError("; ".join(faults))
+            yield faults.wrong("use_bias", self.use_bias, "True or False")
 
 
 def projections_of(rows: Sequence[Any]) -> tuple[Projection, ...]:
-    """Returns the projections of rows of their fields, as config.finetuning.projections has them.
+    """Returns projections from rows of fields, as in config.finetuning.projections.
 
     Raises:
-      ValueError: if a row is none, or as `Projection`.
+      ValueError: if a row is not one of a projection.
     """
     try:
         return tuple(Projection(*row) for row in rows)
@@ -75,11 +75,10 @@ class SentenceVectors:
     """The choices that a model for sentence embeddings was trained with.
 
     `pooling` is a key of `pooling.POOLINGS`; `normalize` says that vectors have length 1.
-    `projections` stand between the two, in their order. `prompts` are put before texts, by name,
-    and `default_prompt` is the name of one for texts of no kind.
-    Longer texts are cut to `max_seq_length` tokens, [CLS] and [SEP] among them; 0: as many as the
-    model reads. `matryoshka_dims` are the lengths to which vectors may be cut. `truncate_dim` is
-    the one to which they are cut by default, after they are normalized; 0: they are not.
+    `projections` stand between the two, in their order. `prompts` are put before texts, by name;
+    `default_prompt` names the prompt of texts of no kind. Longer texts are cut to `max_seq_length`
+    tokens, including [CLS] and [SEP]; 0: the most that the model reads. Vectors may be cut to the
+    `matryoshka_dims`. By default they are cut to `truncate_dim` after normalization; 0: not at all.
 
     Raises:
       ValueError: if a name is unknown.
@@ -96,22 +95,14 @@ class SentenceVectors:
     projections: Sequence[Projection] = ()
 
     def __post_init__(self):
-        if self.pooling not in pooling.POOLINGS:
-            raise ValueError(
-                f"pooling is {self.pooling!r}; known are {', '.join(pooling.POOLINGS)}"
-            )
-        if self.similarity not in SIMILARITIES:
-            raise ValueError(
-                f"the similarity is {self.similarity!r}; known are {', '.join(SIMILARITIES)}"
-            )
-        if self.default_prompt and self.default_prompt not in self.prompts:
-            raise ValueError(
-                f"the default prompt is {self.default_prompt!r}; known are "
-                f"{', '.join(self.prompts) or 'none'}"
-            )
+        prompts = ["", *self.prompts]
+        known = {"pooling": pooling.POOLINGS, "similarity": SIMILARITIES, "default_prompt": prompts}
+        for name, names in known.items():
+            if getattr(self, name) not in names:
+                raise faults.unknown(name, getattr(self, name), filter(None, names))
 
     def prompt(self, of: str) -> str:
-        """Returns what is put before a "query" or a "document", "" where there is nothing."""
+        """Returns the prompt of a "query" or a "document", "" without one."""
         prompts = [self.prompts[name] for name in PROMPT_NAMES[of] if name in self.prompts]
         return prompts[0] if prompts else self.prompts.get(self.default_prompt, "")
 

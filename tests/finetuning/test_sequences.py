@@ -174,7 +174,7 @@ def test_faults_of_options_are_all_named(tmp_path, monkeypatch):
         "label_smoothing is 1.0",
         "max_target_length is 1",
         "the score is 'meteor'",
-        "length_penalty: read with beams above 1 only",
+        "length_penalty is 0.5, but only beams above 1 reads it",
     ):
         assert part in str(caught.value)
     config.finetuning.update(

@@ -165,13 +165,13 @@ def test_samples_change_with_their_keys_alone(model, batch):
 
 
 def test_options_that_do_not_fit_are_all_named_at_once():
-    with pytest.raises(ValueError, match="beams is 0.*temperature is 0.0.*top_p is 2.0"):
+    with pytest.raises(ValueError, match="(?s)beams is 0.*temperature is 0.0.*top_p is 2.0"):
         generation.Search(**SEARCH, beams=0, temperature=0.0, top_p=2.0, sampling=True)
-    with pytest.raises(ValueError, match="top_k: read with sampling only"):
+    with pytest.raises(ValueError, match="top_k is 3, but only sampling reads it"):
         generation.Search(**SEARCH, top_k=3)
-    with pytest.raises(ValueError, match="length_penalty: read with beams above 1 only"):
+    with pytest.raises(ValueError, match="length_penalty is 0.5, but only beams above 1"):
         generation.Search(**SEARCH, length_penalty=0.5)
-    with pytest.raises(ValueError, match="with sampling it must be 1"):
+    with pytest.raises(ValueError, match="beams is 2; it must be 1 with sampling"):
         generation.Search(**SEARCH, beams=2, sampling=True)
 
 
