@@ -1,7 +1,7 @@
 """Activations of feed-forwards, heads and poolers by name, and gelu at the cost of a tanh.
 
-The exact gelu has an erf, which costs a TPU more than the rest of what lies between two products.
-In bfloat16 a function whose error lies below the rounding serves as well; float32 keeps erf.
+The exact gelu has an erf, which costs a TPU more than all other operations between two products. In
+bfloat16 a function with an error below the rounding is as good; float32 keeps erf.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from jaxtyping import Array, Float
 # Half the log-odds of the normal distribution function are nearly x p(x**2), with p of these
 # coefficients, the constant first. Found by linear programming: of all such p the one whose largest
 # relative error of the distribution function over [-5, 5] is the smallest, 1.12e-3 (half a unit of
-# bfloat16 is at least 1.95e-3 of a number). x p(x**2) rises everywhere: nothing need be clipped.
+# bfloat16 is at least 1.95e-3 of a number). x p(x**2) rises everywhere: nothing is clipped.
 _HALF_LOG_ODDS = (0.7961371, 0.0379624225, -4.9712768e-04, 4.6012547e-06)
 
 
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Returns x times the normal distribution function of x: the exact form, with erf.
 
-    In bfloat16 both the value and the derivative are off by less than its rounding, but for values
-    below -4, of which about 1e-6 is left.
+    In bfloat16 the errors of value and derivative are below its rounding, except for x below -4,
+    where about 1e-6 of it is left.
     Source: Hendrycks and Gimpel 2016, section 2.
     """
     return _rounded_gelu(x) if x.dtype == jnp.bfloat16 else jax.nn.gelu(x, approximate=False)
@@ -52,7 +52,7 @@ _rounded_gelu.defvjp(_rounded_gelu_forward, _rounded_gelu_backward)
 
 
 def _distribution(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Returns nearly the normal distribution function, the logistic function of its log-odds."""
+    """Approximates the normal distribution function by a logistic function of its log-odds."""
     square = x * x
     factor = functools.reduce(lambda sum_, each: sum_ * square + each, reversed(_HALF_LOG_ODDS))
     return 0.5 + 0.5 * jnp.tanh(x * factor)
@@ -70,7 +70,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 # The pooler's activation: BERT has tanh, DistilBERT relu, ELECTRA's classifiers gelu.
 POOLER_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, **ACTIVATIONS}
 
-# Those of the dense layers behind a pooling: each is a class of torch that takes no arguments.
+# The activations of dense layers after a pooling: each is a class of torch without arguments.
 PROJECTION_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "identity": lambda x: x,
     "tanh": jnp.tanh,

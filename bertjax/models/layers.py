@@ -1,6 +1,6 @@
-"""BERT's initializer, dense layer and dropout, of which every module is made.
+"""Initializers, dense layers and dropout, from which all modules are made.
 
-Normalization and activations have modules of their own, `norms` and `activations`.
+Normalization and activations are in `norms` and `activations`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
 from bertjax.models import placement, reductions
 
-# The features of a batch by name. Models ignore features that they do not use, such as labels.
+# The features of a batch by name. Models ignore features that they do not read, such as labels.
 Inputs = Mapping[str, Array]
 MaskSeeds = tuple[UInt32[Array, "*planes"], UInt32[Array, "*planes"]]
 
 
-@functools.cache  # one for all layers: what is traced for it once is known
+@functools.cache  # one for all layers, so that it is traced once
 def truncated_normal(stddev: float) -> nnx.Initializer:
-    """Returns an initializer whose values before truncation at two sigmas have `stddev`.
+    """Returns an initializer with `stddev` before truncation at two sigmas.
 
     Source: google-research/bert modeling.py, create_initializer. (`jax.nn.initializers` rescales
-    to have `stddev` after truncation; the released code does not, so neither does this.)
+    to have `stddev` after truncation; the released code does not.)
     """
 
     def init(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
@@ -39,7 +39,7 @@ def truncated_normal(stddev: float) -> nnx.Initializer:
 
 @functools.cache
 def normal(stddev: float) -> nnx.Initializer:
-    """Returns an initializer of a normal distribution, not truncated.
+    """Returns an initializer with a normal distribution, not truncated.
 
     Source: fairseq, modules/transformer_sentence_encoder.py, init_bert_params.
     """
@@ -52,7 +52,7 @@ def normal(stddev: float) -> nnx.Initializer:
 
 @functools.cache
 def xavier_uniform(stddev: float) -> nnx.Initializer:
-    """Returns an initializer of kernels by their sizes; `stddev` is of embeddings alone.
+    """Returns an initializer of kernels by their sizes; only embeddings use `stddev`.
 
     Sources: Glorot and Bengio 2010, equation 16; facebookresearch/mae, models_mae.py,
     initialize_weights.
@@ -61,7 +61,7 @@ def xavier_uniform(stddev: float) -> nnx.Initializer:
     return nnx.initializers.glorot_uniform()
 
 
-# Name -> the initializer of kernels with a standard deviation, and that of embeddings.
+# Name -> the initializer of kernels, and of embeddings, for a standard deviation.
 INITIALIZERS: dict[str, Callable[[float], nnx.Initializer]] = {
     "truncated_normal": truncated_normal,
     "normal": normal,
@@ -71,7 +71,7 @@ EMBEDDING_INITIALIZERS = INITIALIZERS | {"xavier_uniform": normal}
 
 
 def with_zero_row(init: nnx.Initializer, row: int) -> nnx.Initializer:
-    """Returns an initializer of tables of which one row is zero."""
+    """Returns an initializer of tables with one row of zeros."""
 
     def zeroed(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         return init(key, shape, dtype).at[row].set(0.0)
@@ -80,16 +80,15 @@ def with_zero_row(init: nnx.Initializer, row: int) -> nnx.Initializer:
 
 
 class Dense(nnx.Linear):
-    """x W + b in `dtype`, of float32 parameters; the bias and its gradient are summed in float32.
+    """x W + b in `dtype`, with float32 parameters; the bias and its gradient are added in float32.
 
-    The kernel's gradient is a product in `gradient_dtype`, without one in `dtype`. Where devices
-    share the rows, it is summed over them in that type.
+    The kernel's gradient is a product in `gradient_dtype` (None: `dtype`). If devices share the
+    rows, it is summed over them in that type.
 
-    The gradient of the bias is a product with ones. As the sum over rows that autodiff makes it is
-    one of the most expensive things on TPU for what it does: 118 to 219 k estimated cycles of v5e
-    for 8192 rows of 1024 in bfloat16, and 6 k as a product. Only where the compiler makes it part
-    of the product before it, as for the first feed-forward product, the sum is cheaper still
-    (`SummedBiasDense`).
+    The gradient of the bias is a product with ones. As the sum over rows that autodiff makes, it is
+    very expensive on TPU: 118 to 219 k estimated cycles of v5e for 8192 rows of 1024 in bfloat16,
+    and 6 k as a product. Only if the compiler makes the sum part of the product before it, as for
+    the first feed-forward product, it is cheaper still (`SummedBiasDense`).
     """
 
     def __init__(
@@ -118,9 +117,9 @@ class Dense(nnx.Linear):
 
 
 class SummedBiasDense(Dense):
-    """`Dense` with the bias added in `dtype`; its gradient is autodiff's, a sum over rows.
+    """`Dense` with the bias added in `dtype`; the bias's gradient is autodiff's, a sum over rows.
 
-    Over devices it is summed in `gradient_dtype`.
+    It is summed over devices in `gradient_dtype`.
     """
 
     def __call__(self, x: Float[Array, "*rows in"]) -> Float[Array, "*rows out"]:
@@ -129,7 +128,7 @@ class SummedBiasDense(Dense):
             return y
         bias = over_rows(self.bias[...].astype(self.gradient_dtype), x)
         if self.gradient_dtype != self.dtype:
-            # Rounded behind the broadcast, whose way back is the sum over rows.
+            # Rounded after the broadcast, whose gradient is the sum over rows.
             bias = jnp.broadcast_to(bias, y.shape).astype(self.dtype)
         return y + bias
 
@@ -143,12 +142,12 @@ def einsum(
     gradient_dtype: jnp.dtype,
     is_gathered: bool = True,
 ) -> Array:
-    """Returns the einsum of `x` and `kernel` in `dtype`, of factors in the type of `x`.
+    """Returns the einsum of `x` and `kernel` in `dtype`; both factors have the type of `x`.
 
-    The gradient of `kernel` is a product in `gradient_dtype`. Autodiff rounds it to the type of
-    `x`, and compilers then sum it over devices in that type. `formula` sums over no axis that only
-    one of the two has. Where each device has a slice of `kernel`, it is gathered in the type of
-    `x`, once for both passes, unless not `is_gathered`.
+    The gradient of `kernel` is a product in `gradient_dtype`. Autodiff would round it to the type
+    of `x`, and compilers would sum it over devices in that type. `formula` sums over no axis that
+    only one factor has. If each device has a slice of `kernel`, it is gathered in the type of `x`,
+    once for both passes; not with `is_gathered` False.
     """
     factor = kernel.astype(x.dtype)
     factor = placement.gathered(factor) if is_gathered else factor
@@ -176,8 +175,8 @@ def _with_kernel_gradient_backward(
     product = functools.partial(jnp.einsum, preferred_element_type=gradient_dtype)
     if x.dtype != jnp.float32 or x.size <= grad.size:
         return grad, None, product(f"{of_x},{of_y}->{of_kernel}", x, grad)
-    # XLA on CPU copies the first factor transposed, and computes it anew while it does: autodiff,
-    # for which `grad` is always the first, took 1.3 times as long for a step of gated layers.
+    # XLA on CPU copies the first factor transposed, and recomputes it while copying: autodiff,
+    # where `grad` is always the first, took 1.3 times as long for a step of gated layers.
     return grad, None, product(f"{of_y},{of_x}->{of_kernel[::-1]}", grad, x).transpose()
 
 
@@ -191,7 +190,7 @@ _with_kernel_gradient.defvjp(
 def add_bias(
     x: Float[Array, "*rows columns"], bias: Float[Array, " columns"]
 ) -> Float[Array, "*rows columns"]:
-    """Returns x + bias, added in float32, whose gradient for the bias is a product with ones."""
+    """Returns x + bias, added in float32; the gradient of the bias is a product with ones."""
     return (x.astype(jnp.float32) + over_rows(bias, x)).astype(x.dtype)
 
 
@@ -202,14 +201,14 @@ add_bias.defvjp(
 
 
 def over_rows(vector: Array, x: Array) -> Array:
-    """Returns a vector shaped so that it broadcasts over the rows of `x`."""
+    """Returns the vector reshaped to broadcast over the rows of `x`."""
     return vector.reshape(*(1,) * (x.ndim - 1), -1)
 
 
 def folded(key: PRNGKeyArray | None, index: int) -> PRNGKeyArray | None:
-    """Returns the key of a part by its number; None, no dropout, stays None.
+    """Returns the key of a part by its number; None (no dropout) stays None.
 
-    fold_in rather than split: a jax.vmap over rbg keys would repeat the first key's bits.
+    It uses fold_in rather than split: a jax.vmap over rbg keys would repeat the first key's bits.
     """
     return None if key is None else jax.random.fold_in(key, index)
 
@@ -240,8 +239,8 @@ def _dropped(x: Array, rate: float, seeds: MaskSeeds) -> Array:
 
 
 def _dropped_backward(rate: float, seeds: MaskSeeds, grad: Array) -> tuple[Array, None]:
-    # The barrier keeps the compiler from finding that the mask has been there before, and saving
-    # it. Around `grad` as well it would cost a pass of its own.
+    # The barrier keeps the compiler from recognizing the mask of the forward pass, and saving it.
+    # Around `grad` as well it would cost another pass.
     return _dropped(grad, rate, jax.lax.optimization_barrier(seeds)), None
 
 
@@ -258,38 +257,38 @@ def keep_mask(seeds: MaskSeeds, shape: tuple[int, ...], rate: float) -> Bool[Arr
     """Returns a mask of `shape`, planes x rows x columns, each True with probability 1 - `rate`.
 
     An element's bits are a hash of its place in its plane and of the plane's two random words. So
-    the compiler computes them where they are used, where those of a generator are written to memory
-    and read; and they are the same on every backend and mesh. Source of the hash, whose middle the
-    second word enters: "lowbias32", C. Wellons, nullprogram.com/blog/2018/07/31.
+    the compiler computes them where they are used, instead of writing a generator's bits to memory,
+    and they are the same on every backend and mesh. Source of the hash, where the second word is
+    added in the middle: "lowbias32", C. Wellons, nullprogram.com/blog/2018/07/31.
     """
-    # The last shift of lowbias32 leaves the high bits alone, which decide.
+    # The last shift of lowbias32 does not change the high bits, which decide.
     return below(hashed_places(seeds, shape), round((1.0 - rate) * 2**32))
 
 
 def below(bits: UInt32[Array, "*shape"], limit: int) -> Bool[Array, "*shape"]:
-    """Returns whether the bits, as a number, are below `limit`, at most 2^32 - 1 of it.
+    """Returns whether the bits, as a number, are below min(limit, 2^32 - 1).
 
-    They are compared as signed numbers, which a TPU does in one instruction.
+    They are compared as signed numbers, in one instruction of a TPU.
     """
     signed = jnp.int32(min(limit, 2**32 - 1) - 2**31)
     return jax.lax.bitcast_convert_type(bits, jnp.int32) < signed
 
 
 def gumbel_noise(seeds: MaskSeeds, shape: tuple[int, ...]) -> Float[Array, "*shape"]:
-    """Returns noise of the standard Gumbel distribution, planes x rows x columns.
+    """Returns noise with the standard Gumbel distribution, planes x rows x columns.
 
-    Its bits are those of `keep_mask`, with the same properties: the compiler need not write the
-    noise of a whole vocabulary to memory.
+    Its bits are hashes as in `keep_mask`: the compiler need not write the noise of a whole
+    vocabulary to memory.
     """
     bits = hashed_places(seeds, shape)
     bits = bits ^ (bits >> 16)
-    # The numbers near 0, which make the highest noise, are the ones that float32 has all bits of.
+    # float32 has all bits of the numbers near 0, which make the highest noise.
     uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
     return -jnp.log(-jnp.log1p(-uniform))
 
 
 def hashed_places(seeds: MaskSeeds, shape: tuple[int, ...]) -> UInt32[Array, "*shape"]:
-    """Returns 32 bits for each place of planes, of which the high ones are good."""
+    """Returns 32 bits for each place of planes; only the high bits are well mixed."""
     row, column = (
         jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
         for axis in (len(shape) - 2, len(shape) - 1)
@@ -299,10 +298,7 @@ def hashed_places(seeds: MaskSeeds, shape: tuple[int, ...]) -> UInt32[Array, "*s
 
 
 def hashed(seeds: tuple[Array, Array], places: Array) -> Array:
-    """Returns 32 bits for each place, of which the high ones are good.
-
-    Seeds and places are broadcast against each other.
-    """
+    """Returns 32 bits for each place, broadcast with the seeds; the high bits are well mixed."""
     first, second = seeds
     bits = places + first
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D) ^ second

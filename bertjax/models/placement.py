@@ -1,6 +1,6 @@
-"""Where activations lie on a mesh: rows over `data`, heads and intermediate units over `tensor`.
+"""The sharding of activations: rows over `data`, heads and intermediate units over `tensor`.
 
-Where parameters and batches lie is decided in `bertjax.devices.sharding`.
+`bertjax.devices.sharding` has the sharding of parameters and batches.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 DATA, TENSOR = "data", "tensor"
-# The table that is looked up, and that a head's logits are products with.
+# The table of embeddings, with which a head's logits are products.
 WORDS = ".embeddings.word.embedding"
-# Entries from which on a table of embeddings is split over `data`: the update of smaller ones costs
-# a TPU little, and rows of a usual batch are as many as they (docs/performance.md).
+# A table of embeddings with at least this number of entries is split over `data`: updating a
+# smaller one costs a TPU little, and a usual batch has as many rows (docs/performance.md).
 LARGE_TABLE = 2**17
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Pins `x` to mesh axes inside jit, under `jax.set_mesh`.
 
-    Without a mesh, or with one of other axis names (another project's), it returns `x` as it is.
+    Without a mesh, or with other axis names (another project's), it returns `x` unchanged.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or not set(axes) - {None} <= set(mesh.axis_names):
@@ -34,10 +34,10 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 @jax.custom_vjp
 def gathered(x: jax.Array) -> jax.Array:
-    """Has every device hold all of `x`, of which each may have had a slice over `data`.
+    """Gathers `x`, which may be split over `data`, on every device.
 
-    Nothing is said of its gradient. Where a `tensor` axis may split `x` too, where a device works
-    for itself, without a mesh, or with one of other axis names, it returns `x` as it is.
+    The gradient is not constrained. It returns `x` unchanged if a `tensor` axis may split it as
+    well, inside shard_map, without a mesh, or with other axis names.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or not {DATA, TENSOR} <= set(mesh.axis_names) or mesh.shape[TENSOR] > 1:
@@ -50,14 +50,14 @@ gathered.defvjp(lambda x: (gathered(x), None), lambda _, grad: (grad,))
 
 
 def splits_entries(entries: int, devices: int) -> bool:
-    """Returns whether a table is split over the `devices` of `data`: large, and divisible."""
+    """Returns whether a table is split over the `devices` of `data`: if large and divisible."""
     return devices > 1 and entries >= LARGE_TABLE and not entries % devices
 
 
 def has_own_entries(table: jax.Array, rows: int) -> bool:
-    """Returns whether each device is to read its own entries of `table` for the `rows` of all.
+    """Returns whether each device reads its own entries of `table` for the `rows` of all devices.
 
-    Rows that are fewer than entries are the smaller thing to send over the devices.
+    If there are fewer rows than entries, less is sent over the devices that way.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or not {DATA, TENSOR} <= set(mesh.axis_names) or mesh.shape[TENSOR] > 1:
@@ -68,11 +68,11 @@ def has_own_entries(table: jax.Array, rows: int) -> bool:
 
 
 def copied(table: jax.Array, mesh: Mesh) -> jax.Array:
-    """Returns one copy of `table` for each device of `data`, [devices, *shape], that it holds.
+    """Returns a copy of `table` on each device of `data`, [devices, *shape].
 
-    Whatever reads the copies by `with_own_copy` has its gradient on the device alone, so the
-    gradients of all readers, and of all micro-batches, are added there and go over the devices
-    once. The compiler sums each reader's over the devices if they read one table.
+    A reader of the copies by `with_own_copy` has its gradient on its device, so the gradients of
+    all readers and micro-batches are added there and summed over the devices once. If they read one
+    table, the compiler sums each reader's gradient over the devices.
     """
     copies = jnp.broadcast_to(table, (mesh.shape[DATA], *table.shape))
     return jax.lax.with_sharding_constraint(copies, NamedSharding(mesh, P(DATA)))
@@ -81,9 +81,9 @@ def copied(table: jax.Array, mesh: Mesh) -> jax.Array:
 def with_own_copy(
     function: Callable[[jax.Array, jax.Array], jax.Array], table: jax.Array, rows: jax.Array
 ) -> jax.Array:
-    """Returns `function(table, rows)`, of a table [entries, width] or of its `copied`.
+    """Returns `function(table, rows)` for a table [entries, width] or its `copied`.
 
-    The function must keep the first axis of `rows`, which devices share.
+    The function must keep the first axis of `rows`, which is split over the devices.
     """
     if table.ndim == 2:
         return function(table, rows)
@@ -102,9 +102,9 @@ def per_device(
 ) -> Any:
     """Returns the list `function(*arguments)`, computed by each device from its own slices.
 
-    For what the compiler cannot split: kernels. A mesh axis that does not divide every dimension
-    it is named for is left out: the devices along it then compute the same. Without a mesh, or with
-    one of other axis names, it calls `function` as it is.
+    It is for kernels, which the compiler cannot split. A mesh axis that does not divide all of its
+    dimensions is left out: the devices along it then compute the same. Without a mesh, or with
+    other axis names, it calls `function` directly.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or not {DATA, TENSOR} <= set(mesh.axis_names):

@@ -1,9 +1,8 @@
 """Attention in plain JAX: the context of queries, and the gradients of query, keys and values.
 
-Short rows are computed with all keys at once, long rows a block of queries after the other, narrow
-windows with the keys around each block. The results are the same but for rounding.
-Only the arguments are kept for the backward pass, which computes scores, softmax and dropout mask
-again.
+Short rows are computed with all keys at once, long rows one block of queries after the other,
+narrow windows with the keys around each block. The results are the same except for rounding. Only
+the arguments are kept for the backward pass, which computes scores, softmax and dropout mask again.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from jaxtyping import Array, Bool, Float
 from bertjax.models import layers, visibility, weight_masks
 from bertjax.models.visibility import Visibility
 
-# Longer rows than in BERT are computed in blocks of queries, so that the number of scores in memory
-# does not grow with the square of the length.
+# Longer rows are computed in blocks of queries, so that the number of scores in memory does not
+# grow with the square of the length.
 MOST_AT_ONCE = 1024
 QUERY_BLOCK = 512
 # Queries that share a window's keys: the lanes of a TPU.
@@ -27,9 +26,9 @@ WINDOW_BLOCK = 128
 
 
 class _Masks(NamedTuple):
-    """Which keys are seen, [rows, 1, L or 1, S], and which of these weights dropout keeps.
+    """The masks of the keys seen, [rows, 1, L or 1, S], and of the weights that dropout keeps.
 
-    `has_blind` says that there may be queries that see nothing.
+    `has_blind`: there may be queries that see nothing.
     """
 
     seen: Array
@@ -46,7 +45,7 @@ def context(
     *,
     rate: float,
 ) -> Array:
-    """Returns what `attention.attend` does: [batch, length, heads, head]."""
+    """Returns the same as `attention.attend`: [batch, length, heads, head]."""
     length = query.shape[1]
     if (window := _narrow_window(visible, length)) is not None:
         block_queries, near = _own(query, window), (_near(keys, window), _near(values, window))
@@ -67,7 +66,7 @@ def context(
 def weights(
     query: Array, keys: Array, visible: Visibility
 ) -> Float[Array, "batch heads queries keys"]:
-    """Returns with which weights the context averages the values, without dropout; in float32."""
+    """Returns the float32 weights by which the context averages the values, without dropout."""
     return _probabilities(query, keys, _all_masks(query, keys, visible, None, 0.0))
 
 
@@ -83,8 +82,8 @@ def gradients(
     rate: float,
 ) -> tuple[Array, Array, Array]:
     """Returns the gradients of query, keys and values from the context and its gradient."""
-    # The barrier keeps the compiler from finding that probabilities and mask have been there
-    # before, and saving them.
+    # The barrier keeps the compiler from recognizing probabilities and mask of the forward pass,
+    # and saving them.
     query, keys, values, visible, seeds, context = jax.lax.optimization_barrier(
         (query, keys, values, visible, seeds, context)
     )
@@ -171,11 +170,11 @@ def _all_masks(
     return _Masks(visibility.pairs(visible), kept, not visible.is_by_key)
 
 
-# Long rows: a block of queries after the other, each with all keys
+# Long rows: one block of queries after the other, each with all keys
 
 
 def _query_blocks(x: Array) -> Array:
-    """Returns [batch, length, ...] as [blocks, batch, block, ...], zeros behind the end."""
+    """Returns [batch, length, ...] as [blocks, batch, block, ...], padded with zeros."""
     blocks = -(-x.shape[1] // QUERY_BLOCK)
     padded = _padded(x, 0, blocks * QUERY_BLOCK - x.shape[1])
     parts = padded.reshape(x.shape[0], blocks, QUERY_BLOCK, *x.shape[2:])
@@ -212,19 +211,19 @@ def _block_masks(
     return masks_of
 
 
-# Narrow windows: a block of queries sees its own places and a window to each side. Blocks take the
-# place of the batch's rows.
+# Narrow windows: a block of queries sees its own places and a window to each side. The blocks are
+# the rows of the batch.
 
 
 def _narrow_window(visible: Visibility, length: int) -> int | None:
-    """Returns the window if a block's keys are fewer than the row's."""
+    """Returns the window if a block has fewer keys than the row."""
     window = visible.window
     is_narrow = window is not None and _window_block(window) + 2 * window < length
     return window if is_narrow else None
 
 
 def _window_block(window: int) -> int:
-    # A block's keys end in the next block: at most a block lies on its both sides together.
+    # A block's keys end in the next block: both sides together have at most a block.
     return max(1, -(-2 * window // WINDOW_BLOCK)) * WINDOW_BLOCK
 
 
@@ -236,9 +235,9 @@ def _own(x: Array, window: int) -> Array:
 
 
 def _near(x: Array, window: int) -> Array:
-    """Returns the places from `window` before each block on to `window` behind it, zeros outside.
+    """Returns each block with `window` places before and after it, zeros outside of the row.
 
-    They are [batch * blocks, block + 2 * window, ...].
+    The shape is [batch * blocks, block + 2 * window, ...].
     """
     batch, length, *others = x.shape
     block = _window_block(window)
@@ -273,7 +272,7 @@ def _window_masks(
     block = _window_block(window)
     blocks = -(-length // block)
     begins = jnp.arange(blocks, dtype=jnp.int32)[:, None] * block
-    # Places outside the row are seen by nothing, so their numbers do not matter.
+    # Nothing sees places outside of the row, so their numbers do not matter.
     rows = (begins + jnp.arange(block)[None]).astype(jnp.uint32)
     columns = (begins - window + jnp.arange(block + 2 * window)[None]).astype(jnp.uint32)
     words = tuple(word[:, None, :, None, None] for word in seeds)

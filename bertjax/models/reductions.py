@@ -1,4 +1,4 @@
-"""Sums that cost a TPU least: as products with ones, on its matrix unit."""
+"""Fast sums for TPU: products with ones, on its matrix unit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def column_sums(
 ) -> Float[Array, " columns"]:
     """Returns the float32 sums over all axes but the last, as a product with rows of ones.
 
-    Eight rows, a TPU's register: a single one the compiler would make a sum of again.
+    There are eight rows, a TPU's register: the compiler would turn a single row into a sum again.
     """
     ones = jnp.ones((8, *x.shape[:-1]), x.dtype)
     axes = tuple(range(x.ndim - 1))
@@ -27,7 +27,7 @@ def column_sums(
 def row_sums(x: Float[Array, "*rows columns"]) -> Float[Array, "*rows"]:
     """Returns the float32 sums over the last axis; on TPU as a product with columns of ones.
 
-    There it is in three passes of bfloat16, and costs about half of a sum where `x` is computed on
+    The product is in three passes of bfloat16, and costs about half of a sum if `x` is computed on
     the way.
     """
     x = x.astype(jnp.float32)

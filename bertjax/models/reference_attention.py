@@ -1,7 +1,7 @@
-"""Attention as its definition reads, with all pairs of positions at once: slow, and easy to check.
+"""Attention by its definition, with all pairs of positions at once: slow, and easy to check.
 
 The tests compare every other path with it, forward and, by autodiff, backward: plain JAX, kernels,
-windows, packed rows, left-to-right, dropout. No model computes with it.
+windows, packed rows, left-to-right, dropout. No model uses it.
 Source: Vaswani et al. 2017, section 3.2.1.
 """
 

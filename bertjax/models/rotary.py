@@ -1,7 +1,7 @@
-"""Rotary positions: pairs of numbers of a query and of a key turn with their places.
+"""Rotary positions: pairs of numbers of a query and of a key are rotated by their positions.
 
-A product of query and key depends on the distance of their places alone then, and no position is a
-parameter. Source: Su et al. 2021 (RoFormer), equation 15, with the numbers paired as in GPT-NeoX:
+A product of query and key then depends only on the distance of their positions, and no position is
+a parameter. Source: Su et al. 2021 (RoFormer), equation 15, with the numbers paired as in GPT-NeoX:
 number i of a head with number i + K / 2.
 """
 
@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, Int
 
 @dataclasses.dataclass(frozen=True)
 class RoundedBase:
-    """A base whose angles of one position are rounded to float16.
+    """A base with the angles of one position rounded to float16, as the released ESM-2 stores them.
 
-    The released ESM-2 stores them so; at position 1022 the angles are off by up to 0.16 radians.
+    At position 1022 the angles are off by up to 0.16 radians.
     """
 
     base: float
@@ -36,16 +36,16 @@ def turned(
     *,
     back: bool = False,
 ) -> Float[Array, "batch length heads head"]:
-    """Returns queries or keys turned to their `positions`, None for their places in the row.
+    """Returns queries or keys rotated by their `positions`, None for their places in the row.
 
-    If `back`, what was turned is turned back; so are gradients.
+    With `back` they, or gradients, are rotated back.
 
-    Pair i of K / 2 turns by position x base ** (-2 i / K) radians. Computed in float32.
+    Pair i of K / 2 is rotated by position x base ** (-2 i / K) radians, in float32.
 
-    The other number of each pair comes by a product with a matrix of ones and zeros, which is
-    exact: halves of 64 lanes that change places take a TPU three times as long. And compilers that
-    find a cosine in a loop over batch and heads compute it there, for each of them anew: the
-    angles' are constants, or stand behind a barrier (on CPU a ninth of the time).
+    The other number of each pair comes from a product with a matrix of ones and zeros, which is
+    exact: exchanging halves of 64 lanes takes a TPU three times as long. Compilers compute a cosine
+    inside of a loop over batch and heads again for each of them: so the angles' are constants, or
+    behind a barrier (on CPU a ninth of the time).
     """
     size = x.shape[-1]
     cos, sin = (
@@ -66,7 +66,7 @@ def turned(
 def both_turned(
     query: Array, keys: Array, positions: Array | None, base: Base | None, *, back: bool = False
 ) -> tuple[Array, Array]:
-    """Returns queries and keys `turned`; without a base as they are."""
+    """Returns queries and keys `turned`, or unchanged without a base."""
     if base is None:
         return query, keys
     return turned(query, positions, base, back=back), turned(keys, positions, base, back=back)
@@ -75,9 +75,9 @@ def both_turned(
 def tables(
     length: int, size: int, positions: Int[Array, "rows length"] | None, base: Base
 ) -> tuple[Float[Array, "rows length head"], Float[Array, "rows length head"]]:
-    """Returns cosines, and sines that have a minus in the first half, of each place and number.
+    """Returns cosines, and sines with a minus in the first half, for each place and number.
 
-    A number x of a pair whose other is y becomes x cos + y sin. One row for all without positions.
+    A number x of a pair (x, y) becomes x cos + y sin. Without positions there is one row for all.
     """
     cos, sin = _constants(length, size, base) if positions is None else _of(positions, size, base)
     sign = np.repeat(np.array([-1, 1], np.float32), size // 2)[None, None]
@@ -85,14 +85,14 @@ def tables(
 
 
 def _partners(size: int) -> np.ndarray:
-    """Returns the matrix that puts number i + K / 2 with a minus in place i, and i behind it."""
+    """Returns the matrix that puts number i + K / 2 with a minus in place i, and i in i + K / 2."""
     half = np.eye(size // 2)
     none = np.zeros_like(half)
     return np.block([[none, half], [-half, none]])
 
 
 def angles_of_one(size: int, base: Base) -> np.ndarray:
-    """Returns the radians by which each of the K / 2 pairs of a head turns at a position of 1."""
+    """Returns the radians by which position 1 rotates each of the K / 2 pairs of a head."""
     is_rounded = isinstance(base, RoundedBase)
     angles = float(base.base if is_rounded else base) ** (-np.arange(size // 2) / (size // 2))
     return angles.astype(np.float16).astype(np.float64) if is_rounded else angles

@@ -21,7 +21,7 @@ _SMALLEST_LENGTH = 1e-12  # of a vector that is divided by its length, as in tor
 class SentenceEncoder(nnx.Module):
     """An encoder, a pooling, the dense layers `projections`, and with `normalize` length 1.
 
-    There is no pooler; `projections` is None without any. With `num_labels` it has a `classifier`
+    It has no pooler; `projections` is None without any. With `num_labels` it has a `classifier`
     for pairs of vectors, which a call does not use.
     Source: Reimers and Gurevych 2019, section 3.
 

@@ -1,9 +1,9 @@
-"""Positions that hold values: patches of series and images, columns of tables; and their heads.
+"""Embeddings and heads of values: patches of series and images, columns of tables.
 
-A batch has `values` [batch, length, width] and may have `observed`, as large, 1 where a value was
-observed; `hidden` [batch, length], 1 where it is to be predicted; and `shown_values`, which stand
-in the place of `values`. A value that was not observed is never read: a learnt vector of its place
-is, and where a position has none at all another one. A position that never has any serves as [CLS].
+A batch has `values` [batch, length, width] and may have `observed` of the same shape, 1 at observed
+values; `hidden` [batch, length], 1 at positions to predict; and `shown_values`, which are read in
+place of `values`. A missing value is never read: a learnt vector of its place is added, or replaces
+a position without any value. A position that never has a value serves as [CLS].
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Values = Float[Array, "batch length width"]
 
 
 class PatchEmbeddings(nnx.Module):
-    """A dense layer over the values of a position, and its place.
+    """A dense layer over the values of a position, plus the position's embedding.
 
-    A hidden position has a learnt vector, or with `hidden_input` "zeros" zeros in place of its
-    values before the dense layer, as PatchTST (Nie et al. 2023) has it. With `normalized_rows` the
-    values of each row are made to have the mean 0 and the variance 1 over those that are observed,
-    hidden ones too (Kim et al. 2022); no gradient goes through these.
+    A hidden position has a learnt vector, or with `hidden_input` "zeros" values of zero before the
+    dense layer, as in PatchTST (Nie et al. 2023). With `normalized_rows` the observed values of
+    each row, including hidden ones, get the mean 0 and the variance 1 (Kim et al. 2022); no
+    gradient goes through mean and variance.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
@@ -53,7 +53,7 @@ class PatchEmbeddings(nnx.Module):
         self.dropout_rate = config.hidden_dropout_prob
 
     def targets(self, inputs: layers.Inputs) -> Values:
-        """Returns the values as the model has them, normalized if it normalizes rows."""
+        """Returns the values to predict, normalized if the model normalizes rows."""
         values = inputs["values"]
         if not self.normalized_rows:
             return values
@@ -97,10 +97,10 @@ class PatchEmbeddings(nnx.Module):
 class ColumnEmbeddings(nnx.Module):
     """The cells of a table's row: a scale and a bias of each column, or a row of each category.
 
-    `config.columns` has for each position 0 where it holds a number, else its number of categories,
-    whose codes are the values. Source: Gorishniy et al. 2021 (FT-Transformer), section 3.3. A cell
-    that was not observed has a learnt vector of its column, a hidden one a vector of all columns
-    and the bias of its own.
+    `config.columns` has 0 for a column of numbers, else the number of categories, whose codes are
+    the values. Source: Gorishniy et al. 2021 (FT-Transformer), section 3.3. A missing cell has a
+    learnt vector of its column. A hidden cell has one vector for all columns plus its column's
+    bias.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
@@ -152,9 +152,9 @@ class ValueHead(nnx.Module):
 
 
 class ColumnHead(nnx.Module):
-    """A dense layer of each column: to a number, or to the logits of its categories.
+    """A dense layer for each column: to a number, or to the logits of its categories.
 
-    Those of all columns lie one behind the other: `outputs` [batch, sum of max(1, categories)].
+    The logits of all columns are concatenated: `outputs` [batch, sum of max(1, categories)].
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
@@ -178,7 +178,7 @@ class ColumnHead(nnx.Module):
 
 
 def observed(inputs: layers.Inputs) -> Values:
-    """Returns 1.0 where a value was observed, padding excepted."""
+    """Returns 1.0 at observed values, 0.0 elsewhere and at padding."""
     values = inputs["values"]
     is_real = (inputs["input_mask"] != 0)[:, :, None]
     if "observed" in inputs:
@@ -187,7 +187,7 @@ def observed(inputs: layers.Inputs) -> Values:
 
 
 def row_moments(values: Values, is_observed: Values) -> tuple[Array, Array]:
-    """Returns mean and deviation [batch, 1, 1] of the observed values of each row, no gradient."""
+    """Returns mean and deviation [batch, 1, 1] of each row's observed values, without gradient."""
     values, weights = jax.lax.stop_gradient(values), jax.lax.stop_gradient(is_observed)
     count = jnp.maximum(weights.sum(axis=(1, 2), keepdims=True), 1.0)
     mean = (values * weights).sum(axis=(1, 2), keepdims=True) / count
@@ -201,23 +201,23 @@ def _hidden(inputs: layers.Inputs) -> Float[Array, "batch length"] | None:
 
 @functools.cache
 def sines(length: int, size: int) -> np.ndarray:
-    """Returns sines and cosines of places 0, 1, 2, ..., as Vaswani et al. 2017, section 3.5."""
+    """Returns the sines and cosines of Vaswani et al. 2017, section 3.5."""
     return _waves(np.arange(length), size)
 
 
 @functools.cache
 def sines_of_grid(length: int, size: int) -> np.ndarray:
-    """Returns those of a square of patches in rows, behind a first position with zeros.
+    """Returns the sines and cosines of a square of patches, after a first position with zeros.
 
-    The first half of the numbers are of the column, the second of the row, in each sines before
+    The first half of the numbers encodes the column, the second the row, each with sines before
     cosines. Source: facebookresearch/mae, util/pos_embed.py, where the names of the two are
-    exchanged; all released weights have it so.
+    exchanged; all released weights are in this order.
     """
     side = round((length - 1) ** 0.5)
     if side * side != length - 1:
         raise ValueError(
-            f"the input has {length} positions; with position_embedding 'sines_of_grid' they are "
-            "one, and a square of patches"
+            f"the input has {length} positions; with position_embedding 'sines_of_grid' it must "
+            "have one and a square of patches"
         )
     rows, columns = np.divmod(np.arange(side * side), side)
     halves = [_halves(places, size // 2) for places in (columns, rows)]
@@ -236,5 +236,5 @@ def _halves(places: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
 
 
-# A position_embedding that is computed -> its table for a number of positions and a width.
+# A computed position_embedding -> its table for a number of positions and a width.
 PLACES = {"sines": sines, "sines_of_grid": sines_of_grid}

@@ -1,9 +1,9 @@
-"""Visibility: the positions of a row that the attention of each position reaches.
+"""Visibility: the positions that each position of a row attends to.
 
 A row of a batch holds one or more sequences. `sequence_ids` [batch, length] is 0 at padding, and a
-position sees only those of its own number; `positions` count within a sequence. An `input_mask` of
-ones and zeros says the same for one sequence per row. Each layer may narrow it further, by a window
-or an order (`attention.SelfAttention`). The rows of a batch may have orders of their own (`order`).
+position sees only the positions with its own number; `positions` count within a sequence. An
+`input_mask` of ones and zeros says the same for one sequence per row. Each layer may restrict it
+further by a window or an order (`attention.SelfAttention`), and rows may have an `order` as well.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from bertjax.models import layers
 )
 @dataclasses.dataclass(frozen=True)
 class Visibility:
-    """Arrays over [batch, length], and what holds for all rows of a layer.
+    """Arrays over [batch, length], and a window and an order for all rows of a layer.
 
-    `is_real` is False at padding. `sequence_ids` are None where a row is one sequence, `positions`
-    where they are places in the row. `window` w lets i see j if |i - j| <= w, None lets all;
-    `left_to_right` lets i see j if j <= i. Positions are compared within a sequence, where they are
-    to rise by one from place to place: long rows are cut into blocks by their places.
+    `is_real` is False at padding. `sequence_ids` is None if a row is one sequence, `positions` if
+    they are the places in the row. With a `window` w position i sees j if |i - j| <= w; with
+    `left_to_right` if j <= i. Positions are compared within a sequence, where they must rise by one
+    from place to place: long rows are cut into blocks by their places.
 
-    `order` holds numbers that `left_to_right` compares in place of positions. They may rise or not:
-    positions of the same number see each other.
+    `order` holds numbers that `left_to_right` compares in place of positions. They need not rise:
+    positions with the same number see each other.
 
-    Padding is seen by nothing. Where a row is one sequence, and neither a window nor an order
-    narrows what is seen, padding itself sees the sequence, as in the released code; elsewhere it
-    sees nothing, and attention gives zeros there.
+    Nothing sees padding. If a row is one sequence, without a window or an order, padding itself
+    sees the sequence, as in the released code; otherwise it sees nothing, and attention gives zeros
+    there.
     """
 
     is_real: Any
@@ -50,30 +50,30 @@ class Visibility:
 
     @property
     def is_by_key(self) -> bool:
-        """Whether all positions of a row see the same ones: those that are real."""
+        """Whether all positions of a row see the same positions: all tokens."""
         return self.sequence_ids is None and self.window is None and not self.left_to_right
 
     @property
     def compared(self) -> Any:
-        """The numbers [batch, length] that window and order compare, None for places in the row."""
+        """The numbers [batch, length] that window and order compare; None: places in the row."""
         return self.positions if self.order is None else self.order
 
     def narrowed(self, *, window: int | None, left_to_right: bool) -> Visibility:
-        """Returns what a layer with this window and order sees, where all rows have none.
+        """Returns the visibility of a layer with this window and order.
 
         Raises:
-          ValueError: if there is a window, and rows have an `order` of their own.
+          ValueError: if the layer has a window and the rows have an `order`.
         """
         if window is not None and self.order is not None:
-            raise ValueError(f"rows have an order of their own, and a window of {window}: not both")
+            raise ValueError(f"rows have an `order`, and the layer a window of {window}: not both")
         left_to_right |= self.left_to_right
         return dataclasses.replace(self, window=window, left_to_right=left_to_right)
 
 
 def of(inputs: layers.Inputs) -> Visibility:
-    """Returns what a batch says: by its `sequence_ids` and `positions`, or its `input_mask`.
+    """Returns the visibility by a batch's `sequence_ids` and `positions`, or its `input_mask`.
 
-    With an `order` in it every position sees those whose number is not above its own.
+    With an `order` every position sees the positions with a number that is not above its own.
     """
     numbers, order = inputs.get("sequence_ids"), inputs.get("order")
     is_real = (inputs["input_mask"] if numbers is None else numbers) != 0
@@ -82,9 +82,9 @@ def of(inputs: layers.Inputs) -> Visibility:
 
 
 def positions(inputs: layers.Inputs) -> Int[Array, "batch length"] | None:
-    """Returns every token's place in its sequence, None where that is its place in the row.
+    """Returns every token's place in its sequence, None if that is its place in the row.
 
-    They are the batch's `positions`, or of its `sequence_ids` counted from where a number begins.
+    It is the batch's `positions`, or the number of places since the token's sequence began.
     """
     if "positions" in inputs:
         return inputs["positions"]
@@ -97,7 +97,7 @@ def positions(inputs: layers.Inputs) -> Int[Array, "batch length"] | None:
 
 
 def placed(visible: Visibility, length: int) -> Visibility:
-    """Returns the same with `positions` for every row: places in the row where there were none."""
+    """Returns the same with `positions`, which are the places in the row if there were none."""
     if visible.positions is not None:
         return visible
     places = jnp.arange(length, dtype=jnp.int32)
@@ -109,9 +109,9 @@ def placed(visible: Visibility, length: int) -> Visibility:
 def pairs(
     visible: Visibility, asking: Visibility | None = None
 ) -> Bool[Array, "rows 1 queries keys"]:
-    """Returns whether a query sees a key, for all heads; one query for all if all see the same.
+    """Returns whether a query sees a key, for all heads; one query if all see the same.
 
-    The queries are at the places of the keys, or at those of `asking`, both with `positions` then.
+    The queries are at the places of the keys, or of `asking`; both need `positions` then.
     """
     if visible.is_by_key:
         return visible.is_real[:, None, None, :]

@@ -1,9 +1,8 @@
-"""Which of attention's weights dropout keeps: in plain JAX and, equal to the bit, in kernels.
+"""The dropout masks of attention weights: in plain JAX and, equal to the bit, in kernels.
 
-A mask is a function of its plane's two random words (`layers.mask_seeds`) and of the place, query
-and key. Two keys that lie PAIRED places apart share a hash, of which each has one half: on a TPU
-that is two registers for one hash. So a weight is kept with a probability that is a multiple of
-2^-16.
+A mask is a function of its plane's two random words (`layers.mask_seeds`) and of the places of
+query and key. Two keys that are PAIRED places apart each use one half of a hash: on a TPU that is
+two registers for one hash. So the probability to keep a weight is a multiple of 2^-16.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from jaxtyping import Array, Bool, Integer, UInt32
 from bertjax.models import layers
 
 PAIRED = 8  # the rows of a register
-VERSION = 2  # of what `kept` returns; in version 1 each key had a hash of its own
+VERSION = 2  # of the masks; in version 1 each key had its own hash
 
 
 def kept(
@@ -34,12 +33,12 @@ def kept_at(
     num_keys: int,
     rate: float,
 ) -> Bool[Array, "*shape"]:
-    """Returns the elements of `kept` at these places of planes that have `num_keys` keys.
+    """Returns the elements of `kept` at these places of planes with `num_keys` keys.
 
-    Seeds, queries and keys are broadcast against each other.
+    Seeds, queries and keys are broadcast.
     """
     bits = layers.hashed(seeds, _places(queries, keys & ~jnp.uint32(PAIRED), num_keys))
-    # `_low_half` for every second group of keys, without a choice: that took longer on a CPU.
+    # `_low_half` for every second group of keys; a `where` took longer on a CPU.
     return _is_kept((bits ^ (bits >> 16)) << ((keys & PAIRED) * (16 // PAIRED)), rate)
 
 
@@ -52,7 +51,7 @@ def kept_block(
 ) -> Bool[Array, "keys queries"]:
     """Returns a part of one plane, transposed, with half the hashes of `kept_at`.
 
-    It begins at the key and the query that `first` says, the key a multiple of 2 PAIRED.
+    It begins at the key and query of `first`; the key is a multiple of 2 PAIRED.
     """
     pairs = (shape[0] // (2 * PAIRED), PAIRED, shape[1])
     pair, within, query = (jax.lax.broadcasted_iota(jnp.int32, pairs, axis) for axis in range(3))
@@ -68,7 +67,7 @@ def _places(queries: Array, keys: Array, num_keys: int) -> Array:
 
 
 def _low_half(bits: Array) -> Array:
-    """Returns the low half in the place of the high one, after the last step of lowbias32."""
+    """Returns the low half in place of the high half, after the last step of lowbias32."""
     return (bits << 16) ^ (bits & jnp.uint32(0xFFFF0000))
 
 

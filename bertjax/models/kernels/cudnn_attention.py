@@ -1,9 +1,9 @@
 """Attention by the kernels of cuDNN, for NVIDIA GPUs, through `jax.nn.dot_product_attention`.
 
 `bertjax.models.attention` chooses them. They take bfloat16 or float16 and any visibility, but no
-dropout of the weights: it would not be the dropout of plain JAX. The visibility is a bias on the
-scores, a number for each pair of positions of a row, so memory grows with the square of the length,
-without the factor of heads. A window saves no work. Not yet run on a GPU.
+dropout of the weights: it would differ from the dropout of plain JAX. The visibility is a bias on
+the scores, a number for each pair of positions, so memory grows with the square of the length,
+without the factor of heads. A window saves no work. The kernels have not been run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def takes(length: int, head_size: int, dtype: jnp.dtype) -> bool:
 
 @functools.cache
 def is_there() -> bool:
-    """Returns whether this JAX has cuDNN: it looks for it when it traces."""
+    """Returns whether this JAX has cuDNN, which it looks for while tracing."""
     rows = jax.ShapeDtypeStruct((1, MIN_LENGTH, 1, 64), jnp.bfloat16)
     try:
         jax.eval_shape(functools.partial(_attended, seen=None, implementation="cudnn"), *[rows] * 3)
@@ -53,10 +53,10 @@ def context(
     rotary_base: rotary.Base | None = None,
     implementation: Implementation = "cudnn",
 ) -> Float[Array, "batch length heads head"]:
-    """Returns what `attention.attend` does without dropout.
+    """Returns the same as `attention.attend` without dropout.
 
-    With a `rotary_base` queries and keys turn by their positions first. An `implementation` of
-    "xla" runs on any platform, as the tests do.
+    With a `rotary_base` queries and keys are rotated by their positions first. The
+    `implementation` "xla" runs on any platform, for tests.
     """
     query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)
     run = functools.partial(_attended, implementation=implementation)
@@ -93,9 +93,9 @@ def gradients(
 def _attended(
     query: Array, keys: Array, values: Array, seen: Array | None, *, implementation: Implementation
 ) -> Array:
-    """Returns the context, zeros where a query sees nothing, unless all see the same.
+    """Returns the context, with zeros for a query that sees nothing unless all see the same.
 
-    `seen` [batch, 1, length or 1, length] are those of `visibility.pairs`.
+    `seen` [batch, 1, length or 1, length] is from `visibility.pairs`.
     """
     mask = seen
     if seen is not None:  # cuDNN wants a number for each pair of positions

@@ -1,15 +1,15 @@
-"""Attention with dropout inside as one TPU kernel for the forward and one for the backward pass.
+"""Attention with dropout as one TPU kernel for the forward and one for the backward pass.
 
-`bertjax.models.attention` chooses between these kernels and plain JAX, and says what they compute.
-In plain JAX every elementwise pass over the scores (batch x heads x length x length in float32)
-goes through memory. In a kernel they never leave the core. `pallas_rows` takes short rows whole,
-`pallas_blocks` takes long ones, windows, and lengths between. Each device works on its own rows and
-heads: the compiler cannot split a kernel. Not yet run on a TPU.
+`bertjax.models.attention` chooses between these kernels and plain JAX, and defines the result. In
+plain JAX every elementwise pass over the scores (batch x heads x length x length in float32) goes
+through memory. In a kernel they never leave the core. `pallas_rows` takes short rows whole,
+`pallas_blocks` takes long rows, windows, and lengths between. Each device works on its own rows and
+heads: the compiler cannot split a kernel. The kernels have not been run on a TPU yet.
 
-In both a grid step takes the heads that fill 128 lanes. Scores are [keys, queries], so that the
-softmax's sums go over sublanes, as cheap as any addition, and its factors lie along lanes. Every
-step is done for all heads and blocks before the next: a product or a reduction is long on its way,
-and the others fill the wait. The dropout masks are those of plain JAX, bit for bit.
+A grid step takes the heads that fill 128 lanes. Scores are [keys, queries], so that the softmax's
+sums go over sublanes, as cheap as any addition, and its factors lie along lanes. Every operation is
+done for all heads and blocks before the next: a product or a reduction has a long latency, which
+the others fill. The dropout masks equal the masks of plain JAX, bit for bit.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from bertjax.models.visibility import Visibility
 MIN_LENGTH = 128
 MAX_LENGTH = pallas_blocks.MAX_LENGTH
 HEAD_SIZES = (32, 64, 128)
-# Which heads of which rows a device has: of tensors [batch, length, heads, head], of [batch, heads,
-# ...], and of [batch, length].
+# The sharding of tensors [batch, length, heads, head], of [batch, heads, ...], and of [batch,
+# length].
 _TENSORS = P(placement.DATA, None, placement.TENSOR)
 _BY_HEAD = P(placement.DATA, placement.TENSOR)
 _ROWS = P(placement.DATA)
@@ -52,12 +52,11 @@ def context(
     rotary_base: rotary.Base | None = None,
     interpret: bool = False,
 ) -> tuple[Float[Array, "batch length heads head"], Array | None]:
-    """Returns what `attention.attend` does, for lengths taken and HEAD_SIZES; and the statistics.
+    """Returns the same as `attention.attend`, and the statistics that `gradients` needs.
 
-    `gradients` needs the statistics, [batch, heads, n] or None (`no_statistics`).
-    With a `rotary_base` queries and keys turn by their positions first, as `rotary.turned` has it,
-    in the kernel where it walks over blocks.
-    With `interpret` it runs on any platform, slowly, as the tests do.
+    The statistics are [batch, heads, n] or None (`no_statistics`). With a `rotary_base` queries and
+    keys are rotated by their positions first, as in `rotary.turned`; `pallas_blocks` rotates them
+    in the kernel. With `interpret` it runs on any platform, slowly, for tests.
     """
     rule = pallas_parts.MaskRule.of(visible)
     options = {"rule": rule, "rate": rate, "interpret": interpret}
@@ -73,7 +72,7 @@ def context(
 
 
 def no_statistics(shape: tuple[int, ...], visible: Visibility) -> Array | None:
-    """Returns zeros in the shape of the statistics, for platforms that do not read them."""
+    """Returns zeros in the shape of the statistics, for platforms that do not use them."""
     batch, length, heads, _ = shape
     rule = pallas_parts.MaskRule.of(visible)
     if _is_short(length, rule):
@@ -96,7 +95,7 @@ def gradients(
     rotary_base: rotary.Base | None = None,
     interpret: bool = False,
 ) -> tuple[Array, Array, Array]:
-    """Returns the gradients of query, keys and values, given what `context` gave and its gradient.
+    """Returns the gradients of query, keys and values from the results of `context`.
 
     Short rows do not read the context: they compute their softmax again as a whole.
     """
@@ -137,7 +136,7 @@ def _operands(
 
 
 def _is_short(length: int, rule: pallas_parts.MaskRule) -> bool:
-    """Returns whether `pallas_rows` takes the row: if a window has no part of it for itself."""
+    """Returns whether `pallas_rows` takes the row: if a window's chunk is not shorter than it."""
     if length not in pallas_rows.LENGTHS:
         return False
     return pallas_blocks.tiles(length, rule.window).chunk >= length
@@ -146,7 +145,7 @@ def _is_short(length: int, rule: pallas_parts.MaskRule) -> bool:
 def _per_device(
     run: Callable[[Operands], list[Array]], out_specs: list[P], operands: Operands
 ) -> list[Array]:
-    """Returns what `run` does of each device's rows and heads."""
+    """Runs `run` on each device's rows and heads."""
     has_rows = operands.tables and operands.tables[0].shape[0] > 1
     specs = (_TENSORS, _BY_HEAD, _ROWS if has_rows else P(), _ROWS, _BY_HEAD)  # of each part
 
@@ -160,7 +159,7 @@ def _per_device(
 
 
 def _whole_lanes(run: Callable[[Operands], list[Array]], operands: Operands) -> list[Array]:
-    """Runs it with as many heads of zeros more as fill the lanes of the last grid step."""
+    """Runs it with heads of zeros added to fill the lanes of the last grid step."""
     heads, size = operands.tensors[0].shape[2:]
     more = -heads % (pallas_parts.LANES // size)
     if not more:

@@ -4,12 +4,11 @@
 that fill 128 lanes, and the keys that they see: chunk after chunk, with the running maximum and sum
 of the softmax, where they see a whole row; one chunk around each block where they see a window.
 Scores stay in the core, so memory grows with the length. Chunks that no query of a block sees are
-skipped: of other sequences, of padding, beyond a window.
+skipped: other sequences, padding, and keys beyond a window.
 
-Queries and keys may be rotated (rotary positions) here, a row's keys once, in its first step:
-outside they would go through memory twice more in each pass. Besides the context the forward pass
-returns the logarithm of each query's sum of exponentials, which gives the backward pass the
-probabilities at once.
+The kernel may apply rotary positions, to a row's keys once, in its first step: outside of it they
+would go through memory twice more in each pass. The forward pass also returns the logarithm of each
+query's sum of exponentials, from which the backward pass gets the probabilities at once.
 Source: Dao et al. 2022 (FlashAttention), algorithms 1 and 4; Dao 2023, algorithm 1.
 """
 
@@ -32,10 +31,10 @@ from bertjax.models import weight_masks
 from bertjax.models.kernels import pallas_parts
 from bertjax.models.kernels.pallas_parts import LANES, LOWEST, MaskRule, Operands
 
-# Bytes of the core's memory: a step holds keys, values and sums of a whole row.
+# Bytes of the core's memory, for keys, values and sums of a whole row.
 VMEM_LIMIT = 96 * 2**20
 MAX_LENGTH = 16384  # for which that is enough, in float32 too
-# Queries and keys whose scores are computed at once; the one is chosen that pads a row least.
+# The number of queries and keys of a block; the size with the least padding is chosen.
 BLOCKS = (512, 384, 256)
 # A window's chunk is no longer than this; wider windows walk over chunks.
 MOST_WINDOW_KEYS = 512
@@ -57,7 +56,7 @@ def context(operands: Operands, *, rule: MaskRule, rate: float, interpret: bool)
 
 
 def gradients(operands: Operands, *, rule: MaskRule, rate: float, interpret: bool) -> list[Array]:
-    """Returns the gradients of query, keys and values; the last tensors: context, its gradient."""
+    """Returns the gradients of query, keys and values; the last tensors: context, gradient."""
     run = _Run.of(operands, rule, rate, interpret)
     out = [run.by_block(), run.whole(), run.whole()]
     scratch = [pltpu.VMEM((run.tiles.length, LANES), jnp.float32)] * 2
@@ -71,7 +70,7 @@ class _Spec(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """A call of a kernel: what it knows when compiled, and where a grid step finds its part."""
+    """A call of a kernel: its static arguments, and the part of each operand in a grid step."""
 
     shape: tuple[int, ...]  # of the queries before padding: [batch, length, heads, head]
     dtype: Any
@@ -137,7 +136,7 @@ class _Run:
         return list(run(*arrays))
 
     def operands(self, operands: Operands) -> tuple[list[Array], list[_Spec]]:
-        """Returns what the kernel reads, in the order in which it does, padded and cut."""
+        """Returns the kernel's arguments, padded and cut, in its order."""
         arrays = [self.padded(x) for x in operands.tensors]
         specs = [self.by_block(), self.whole(), self.whole()]
         specs += [self.by_block()] * (len(operands.tensors) - 3)
@@ -169,12 +168,12 @@ class _Run:
         return x[:, : self.length].reshape(self.shape)
 
     def by_block(self) -> _Spec:
-        """Queries, and what has their shape: the blocks of a step."""
+        """Queries, and arrays of their shape: the blocks of a step."""
         block = (1, self.tiles.blocks * self.tiles.block, LANES)
         return _Spec(pl.BlockSpec(block, lambda row, group, step: (row, step, group)), self._array)
 
     def whole(self) -> _Spec:
-        """Keys, and what has their shape: the whole row."""
+        """Keys, and arrays of their shape: the whole row."""
         block = (1, self.tiles.length, LANES)
         return _Spec(pl.BlockSpec(block, lambda row, group, step: (row, 0, group)), self._array)
 
@@ -192,7 +191,7 @@ class _Run:
     def cut(self, x: Array) -> tuple[Array, Array]:
         """Returns [batch, steps, blocks, block], and the same of each block's chunk of keys.
 
-        Where blocks walk over all chunks these are [batch, 1, chunks, chunk].
+        If blocks walk over all chunks, the chunks are [batch, 1, chunks, chunk].
         """
         batch, cut = x.shape[0], self.tiles
         of_blocks = x.reshape(batch, cut.steps, cut.blocks, cut.block)
@@ -213,7 +212,7 @@ class _Run:
 
 
 def _of_row(x: Array, *, is_shared: bool = False, by_step: bool = False, **options: Any) -> _Spec:
-    """The row's part of [batch, n, ...], or of [1, n, ...] for all; of n the step's `by_step`."""
+    """The row of [batch, n, ...], or of a shared [1, n, ...]; `by_step`: the step's item of n."""
     rest = x.shape[2:]
 
     def index(row: Any, group: Any, step: Any) -> tuple[Any, ...]:
@@ -223,7 +222,7 @@ def _of_row(x: Array, *, is_shared: bool = False, by_step: bool = False, **optio
 
 
 class Tiles(NamedTuple):
-    """How a row is cut: `block` queries share a chunk of `chunk` keys, `blocks` of them a step."""
+    """The division of a row: `block` queries share a chunk of `chunk` keys, `blocks` a step."""
 
     length: int
     block: int
@@ -241,16 +240,16 @@ class Tiles(NamedTuple):
         return 1 if self.is_windowed else self.length // self.chunk
 
     def begin(self, block: Any, clip: Callable[..., Any] = jnp.clip) -> Any:
-        """Returns where the chunk of a window's block begins, a multiple of WINDOW_UNIT.
+        """Returns the first key of a block's chunk in a window, a multiple of WINDOW_UNIT.
 
-        It ends inside the row. `clip` is numpy's for the number of a block, jax's for a traced one.
+        The chunk ends inside the row. `clip` is numpy's for a number, jax's for a traced one.
         """
         before = (self.chunk - self.block) // 2
         return clip(block * self.block - before, 0, self.length - self.chunk)
 
 
 def tiles(length: int, window: int | None) -> Tiles:
-    """Returns how rows of `length` positions are cut."""
+    """Returns the division of rows of `length` positions."""
     if window is not None:
         block = max(1, -(-2 * window // LANES)) * LANES
         chunk = block + 2 * (-(-window // WINDOW_UNIT) * WINDOW_UNIT)
@@ -264,9 +263,9 @@ def tiles(length: int, window: int | None) -> Tiles:
 
 
 def bounds(numbers: Array, cut: Tiles, rule: MaskRule) -> Array:
-    """Returns the first chunk and the one behind the last that each block sees, [batch, 2 blocks].
+    """Returns the first and the end of the chunks that each block sees, [batch, 2 blocks].
 
-    A chunk is seen where the ranges of numbers overlap, and places are within window and order.
+    A chunk is seen if the ranges of numbers overlap, and places are within window and order.
     """
     batch = numbers.shape[0]
     blocks = numbers.reshape(batch, -1, cut.block)
@@ -331,13 +330,13 @@ class _Step:
         return self.number * self.cut.blocks * self.cut.block
 
     def queries(self, query_ref: Any) -> Array:
-        """Returns the step's queries, rotated where they are: [queries, lanes]."""
+        """Returns the step's queries, rotated if need be: [queries, lanes]."""
         if not self.run.rotates:
             return query_ref[0]
         return self.rotated(query_ref[0], self.first_query).astype(query_ref.dtype)
 
     def keys(self, keys_ref: Any, rotated: list[Any]) -> Any:
-        """Returns the ref of the row's keys; the row's first step rotates them if they do."""
+        """Returns the ref of the row's keys; the row's first step rotates them if need be."""
         if not self.run.rotates:
             return keys_ref.at[0]
         (ref,) = rotated
@@ -378,7 +377,7 @@ class _Step:
         return jax.lax.fori_loop(first, end, body, carry)
 
     def begins(self, chunk: Any) -> list[Any]:
-        """Returns where the keys of each block begin."""
+        """Returns the first key of each block."""
         cut = self.cut
         if not cut.is_windowed:
             return [pl.multiple_of(chunk * cut.chunk, cut.chunk)]
@@ -399,7 +398,7 @@ class _Step:
         return biases
 
     def masked(self, by_unit: list[Array], begins: list[Any]) -> list[Array]:
-        """Returns arrays [keys, queries] with what is dropped at zero."""
+        """Returns arrays [keys, queries] after dropout, without its factor."""
         if not self.seeds:
             return by_unit
         masked = []
@@ -467,7 +466,7 @@ def _ended(
 ) -> tuple[list[Array], list[Array]]:
     """Returns the factors from exponentials to weights, and the logarithms of their sums.
 
-    Both are 0 for what sees nothing: exp(LOWEST - 0) is 0.
+    Both are 0 for queries that see nothing: exp(LOWEST - 0) is 0.
     """
     scales, stats = [], []
     for m, total in zip(highest, totals, strict=True):
@@ -643,14 +642,14 @@ def _write_transposed(ref: Any, step: _Step, by_unit: list[Array]) -> None:
 
 
 def _write_rotated_back(ref: Any, step: _Step, by_unit: list[Array]) -> None:
-    """Writes gradients of rotated queries, [head, queries], as those of the queries."""
+    """Writes the gradients of queries from the gradients of rotated queries, [head, queries]."""
     for rows, whole in _by_block(step, by_unit):
         back = step.rotated(whole.T, step.first_query + rows.start, back=True)
         ref[0, rows] = back.astype(ref.dtype)
 
 
 def _by_block(step: _Step, by_unit: list[Array]) -> Iterator[tuple[slice, Array]]:
-    """Yields each block's rows in the step, and its heads' arrays on top of each other."""
+    """Yields each block's rows in the step, and its heads' arrays concatenated."""
     for block in range(step.cut.blocks):
         mine = [(u.rows, x) for u, x in zip(step.units, by_unit, strict=True) if u.block == block]
         yield mine[0][0], jnp.concatenate([x for _, x in mine])

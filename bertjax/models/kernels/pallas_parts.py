@@ -31,7 +31,7 @@ def dot(a: Array, b: Array, axes: tuple[int, int]) -> Array:
 
 
 def lanes_of_heads(rows: int, lanes: int, size: int) -> list[Array]:
-    """Returns [rows, lanes] for each head: whether a lane is one of its."""
+    """Returns [rows, lanes] for each head: whether a lane belongs to it."""
     lane = jax.lax.broadcasted_iota(jnp.int32, (rows, lanes), 1)
     return [(lane >= start) & (lane < start + size) for start in range(0, lanes, size)]
 
@@ -53,7 +53,7 @@ class MaskRule(NamedTuple):
         return cls(visible.is_by_key, has_positions, visible.order is None, *order)
 
     def rows(self, visible: Visibility) -> list[Array]:
-        """Returns [batch, length] in int32: numbers (or 1 and 0); what is compared, if needed."""
+        """Returns int32 [batch, length]: sequence numbers (or 1 and 0); positions, if needed."""
         numbers = visible.is_real if visible.sequence_ids is None else visible.sequence_ids
         rows = [numbers] + ([visible.compared] if self.has_positions else [])
         return [x.astype(jnp.int32) for x in rows]
@@ -61,7 +61,7 @@ class MaskRule(NamedTuple):
     def bias(self, queries: list[Array], keys: list[Array], begins: tuple) -> Array:
         """Returns the bias of scores, [keys, queries] or [keys, 1]: LOWEST where unseen.
 
-        `queries` and `keys` are `rows`, [1, n] each; `begins` are their first places in the row.
+        `queries` and `keys` are `rows`, [1, n] each; `begins` are the places of the first of each.
         """
         by_key = [_column(x.astype(jnp.float32)) for x in keys]  # exact up to 2^24
         if self.is_by_key:
@@ -84,9 +84,9 @@ def _column(row: Array) -> Array:
 
 
 class Operands(NamedTuple):
-    """The inputs of a kernel, of one device's rows and heads; heads fill whole grid steps."""
+    """The inputs of a kernel on one device; heads fill whole grid steps."""
 
-    # [batch, length, heads, head]: query, keys, values; backward: (context,) and its gradient, too
+    # [batch, length, heads, head]: query, keys, values; backward also (context,) and its gradient
     tensors: tuple[Array, ...]
     statistics: tuple[Array, ...]  # [batch, heads, n], from the forward pass
     tables: tuple[Array, ...]  # cosines and sines of `rotary.tables`, if the kernel rotates

@@ -73,9 +73,9 @@ def _run(
 
 
 def rows_per_step(batch: int, length: int, dtype: jnp.dtype) -> int:
-    """Returns the number of rows in a grid step: as many as have the scores of one of MAX_LENGTH.
+    """Returns the number of rows in a grid step, with the number of scores of a row of MAX_LENGTH.
 
-    In float32 it is half of that, for which the core's memory is enough.
+    In float32 it is half of that, to fit into the core's memory.
     """
     rows = MAX_LENGTH**2 * 2 // (length**2 * jnp.dtype(dtype).itemsize)
     return math.gcd(batch, max(rows, 1))
@@ -200,14 +200,14 @@ def _write_transposed(ref: Any, units: list[_Unit], by_unit: list[Array]) -> Non
 
 
 class _Bias(NamedTuple):
-    """The bias of scores, [keys, queries]; which queries see nothing, [1, queries] or None."""
+    """The bias of scores, [keys, queries]; whether queries see nothing, [1, queries] or None."""
 
     bias: Array
     is_blind: Array | None
 
 
 def _parted(refs: list[Any], rule: MaskRule) -> tuple[list[Any], list[Any]]:
-    """Returns the rows that `rule` looks at, and the seeds."""
+    """Returns the rows that `rule` reads, and the seeds."""
     count = 1 + rule.has_positions
     return refs[:count], refs[count:]
 
@@ -224,7 +224,7 @@ def _biases(rows: list[Any], rule: MaskRule) -> list[_Bias]:
 
 
 def _scale(unit: _Unit, biases: list[_Bias], total: Array, rate: float) -> Array:
-    """Returns what makes weights of exponentials, [1, queries]: 0 for a query that sees nothing."""
+    """Returns the factors from exponentials to weights, [1, queries]: 0 if a query sees nothing."""
     scale, is_blind = 1 / (1 - rate) / total, biases[unit.row].is_blind
     return scale if is_blind is None else jnp.where(is_blind, 0.0, scale)
 
@@ -243,7 +243,7 @@ def _exponentials(
 
 
 def _masked(by_unit: list[Array], seeds: list[Any], units: list[_Unit], rate: float) -> list[Array]:
-    """Returns arrays [keys, queries] with what is dropped at zero."""
+    """Returns arrays [keys, queries] after dropout, without its factor."""
     if not seeds:
         return by_unit
     first = pl.program_id(1) * (1 + units[-1].head)
