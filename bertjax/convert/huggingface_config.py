@@ -1,7 +1,7 @@
 """Hugging Face's config.json and EncoderConfig, one to one.
 
-Every field is known to its family by name: it maps, or it must have the one value that the encoder
-is made for, or it does not change what the encoder computes. Any other is warned of.
+A family knows each field by name: it maps to one of ours, has one supported value, or does not
+change the encoder's results. Any other field is warned of.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from bertjax import models
 from bertjax.convert import families, sentence_transformers
 from bertjax.convert.families import base
 from bertjax.files import json_text
+from bertjax.options import faults
 
 CONFIG_FILE = "config.json"
-MOST_LABELS = 1_000_000  # that are believed: a file could ask for any number of names
+MOST_LABELS = 1_000_000  # a damaged file could ask for any number
 
 # The field of a CrossEncoder's config.json before version 4 of sentence-transformers.
 OLDER_ACTIVATION = "sbert_ce_default_activation_function"
 
-# The problem_type of a single number; without it their pipelines take it for a class's logit.
+# The problem_type of a single number, which pipelines otherwise take for a class's logit.
 REGRESSION = "regression"
-# Field -> what is dropped here instead, and with which rate: a field of ours, "" none. They count
-# while one trains.
+# Field -> the dropout here instead, and our field with its rate ("" for none). Only training uses
+# them.
 DROPOUTS = {
     "classifier_dropout": (
         "the dropout before a head is here hidden_dropout_prob",
@@ -41,23 +42,25 @@ DROPOUTS = {
 }
 # A field of ours: 1 if a masked token is predicted at the position before it (`tasks.mixed_rows`).
 SHIFT = "masked_lm_shift"
-# The ids with which a target begins and ends; transformers reads the first from here alone.
+# The first and last id of a target; transformers reads the first only from here.
 START, END = "decoder_start_token_id", "eos_token_id"
-# The kinds of classifiers in transformers.
 PROBLEM_TYPES = (REGRESSION, "single_label_classification", "multi_label_classification")
-POOLINGS = ("cls", "mean")  # of classifiers that tell what they read
-MULTI_LABEL = "multi_label_classification"  # that of labels of which there may be several
+POOLINGS = ("cls", "mean")  # of families with a field for it
+MULTI_LABEL = "multi_label_classification"
+
+
+Faults = list[ValueError | str]
 
 
 @dataclasses.dataclass(frozen=True)
 class Description:
     """The contents of a config.json: family, sizes, its architectures, the names of the labels.
 
-    `is_regression` says that a classifier gives numbers, not classes, as that of one label, and
-    `is_multi_label` that any number of its labels may be right; `pooling` is what it reads.
-    `languages` are the names of those that have embeddings, in their order. `is_shifted` says that
-    masked tokens are predicted one position to the left. `decoder` are the sizes of a decoder,
-    `start_id` and `end_id` the ids with which its targets begin and end, None if unknown.
+    `is_regression`: a classifier's output is a number. `is_multi_label`: any number of its labels
+    may be right. `pooling` is the classifier's. `languages` are the names of the languages with
+    embeddings, in their order. `is_shifted`: masked tokens are predicted one position to the left.
+    `decoder` are the sizes of a decoder, `start_id` and `end_id` the first and last id of its
+    targets, None if unknown.
     """
 
     family: base.Family
@@ -80,12 +83,12 @@ class Description:
 
 
 def read_config(path: epath.PathLike) -> Description:
-    """Returns what the config.json at `path` (or in that directory) tells."""
+    """Returns the contents of the config.json at `path`, or in that directory."""
     path = epath.Path(path)
     path = path / CONFIG_FILE if path.is_dir() else path
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} does not exist; it tells the model's sizes and must lie beside the weights"
+            f"{path} does not exist; it has the model's sizes: copy it next to the weights"
         )
     fields = json_text.read_object(path)
     if activation := sentence_transformers.activation(path.parent):
@@ -94,41 +97,40 @@ def read_config(path: epath.PathLike) -> Description:
 
 
 def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
-    """Returns what the fields of a config.json tell; `source` names it in messages.
+    """Returns the contents of a config.json; `source` is its name in messages.
 
-    A field that is not there has the default of its family.
+    A missing field has the family's default.
     """
     try:
         family = families.describing(fields)
     except ValueError as error:
         raise ValueError(f"{source} describes no model that is known here: {error}") from error
-    faults = []
+    misfits: Faults = []
     try:
         fields = family.read(fields)
     except ValueError as error:
-        faults.append(str(error))
+        misfits.append(error)
     if family.nested:
-        faults += _fixed_faults(fields, family)
-        encoder, decoder = _nested(fields, family, faults)
+        misfits += _fixed_faults(fields, family)
+        encoder, decoder = _nested(fields, family, misfits)
     else:
-        encoder = _encoder(fields, family, faults)
-        decoder = _decoder(fields, family, encoder, faults)
-    start_id, end_id = _ends(fields, family, faults)
+        encoder = _encoder(fields, family, misfits)
+        decoder = _decoder(fields, family, encoder, misfits)
+    start_id, end_id = _ends(fields, family, misfits)
     pooling = fields.get(family.pooling) or POOLINGS[0]
     if pooling not in POOLINGS:
-        faults.append(f"{family.pooling} is {pooling!r}; known are {', '.join(POOLINGS)}")
-    labels = _labels(fields, faults)
-    languages = _languages(fields, family, encoder.language_embeddings, faults)
+        misfits.append(faults.unknown(family.pooling, pooling, POOLINGS))
+    labels = _labels(fields, misfits)
+    languages = _languages(fields, family, encoder.language_embeddings, misfits)
     architectures = fields.get("architectures") or ()
     is_list = isinstance(architectures, list | tuple)
     if not is_list or not all(isinstance(name, str) for name in architectures):
-        faults.append(f"architectures is {architectures!r}; it must be a list of class names")
+        misfits.append(faults.wrong("architectures", architectures, "a list of class names"))
     if (problem := fields.get("problem_type")) not in (None, *PROBLEM_TYPES):
-        faults.append(f"problem_type is {problem!r:.60}; known are {', '.join(PROBLEM_TYPES)}")
+        misfits.append(faults.unknown("problem_type", problem, PROBLEM_TYPES))
     if (shift := fields.get(SHIFT, 0)) not in (0, 1):
-        faults.append(f"{SHIFT} is {shift!r}; it must be 0 or 1")
-    if faults:
-        raise ValueError(f"{source} describes no model that is known here: " + "; ".join(faults))
+        misfits.append(faults.wrong(SHIFT, shift, "0 or 1"))
+    faults.check(f"{source} describes no model that is known here", misfits)
     _warn(fields, family, encoder, source)
     for name, part in family.nested.items():
         _warn(fields[name], part, encoder, f"{name} of {source}")
@@ -166,12 +168,10 @@ def to_json(
 ) -> dict[str, Any]:
     """Returns the fields of the config.json of a model with this head; undoes `parse_config`.
 
-    Ours alone (`dtype`, `remat`) are not written: weights are float32 whatever computed them.
+    Fields that only we have (`dtype`, `remat`) are not written.
     """
     if head not in family.architectures:
-        raise ValueError(
-            f"head is {head!r}; known of {family.title} are {', '.join(family.architectures)}"
-        )
+        raise faults.unknown(f"the head of {family.title}", head, family.architectures)
     fields: dict[str, Any] = {}
     if decoder is not None and family.nested:
         of_parts = zip(family.nested.items(), (config, decoder), strict=True)
@@ -184,10 +184,8 @@ def to_json(
     if family.pooling:
         fields[family.pooling] = pooling
     elif pooling != POOLINGS[0]:
-        raise ValueError(
-            f"pooling is {pooling!r}; classifiers of {family.title} read [CLS] alone. "
-            "--format=bertjax keeps it"
-        )
+        must = f"{POOLINGS[0]!r} in classifiers of {family.title}"
+        raise faults.wrong("pooling", pooling, must, "--format=bertjax keeps it")
     fields |= {
         **_language_fields(family, languages),
         "architectures": [family.architectures[head]],
@@ -202,7 +200,7 @@ def to_json(
 
 
 def _fields_of(config: models.EncoderConfig, family: base.Family) -> dict[str, Any]:
-    """Returns the fields of an encoder's config.json that tell its family and its sizes."""
+    """Returns the fields of an encoder's config.json for its family and sizes."""
     fields = {name: field.written(config) for name, field in family.fields.items() if field.stated}
     return {
         **fields,
@@ -222,72 +220,69 @@ def _fixed_faults(fields: Mapping[str, Any], family: base.Family) -> list[str]:
 
 
 def _encoder(
-    fields: Mapping[str, Any], family: base.Family, faults: list[str]
+    fields: Mapping[str, Any], family: base.Family, misfits: Faults
 ) -> models.EncoderConfig:
-    """Returns the sizes of an encoder; what is wrong with them goes to `faults`."""
-    faults += _fixed_faults(fields, family)
-    sizes = _sizes(fields, family, faults)
+    """Returns the sizes of an encoder; faults are added to `misfits`."""
+    misfits += _fixed_faults(fields, family)
+    sizes = _sizes(fields, family, misfits)
     try:
         return models.EncoderConfig(**sizes)
     except ValueError as error:
-        faults.append(str(error))
+        misfits.append(error)
         return models.EncoderConfig()
 
 
 def _nested(
-    fields: Mapping[str, Any], family: base.Family, faults: list[str]
+    fields: Mapping[str, Any], family: base.Family, misfits: Faults
 ) -> tuple[models.EncoderConfig, models.EncoderConfig]:
-    """Returns the sizes of encoder and decoder, each with a config of its own."""
+    """Returns the sizes of encoder and decoder, which have separate configs."""
     sizes = []
     for name, part in family.nested.items():
-        of_part: list[str] = []
+        of_part: Faults = []
         sizes.append(_encoder(part.read(fields[name]), part, of_part))
-        faults += [f"{name}.{fault}" for fault in of_part]
+        misfits += [f"{name}.{fault}" for fault in of_part]
     encoder, decoder = sizes
     if decoder.hidden_size != encoder.hidden_size:
-        faults.append(
-            f"hidden_size is {decoder.hidden_size} in the decoder and {encoder.hidden_size} in the "
-            "encoder; only equal ones are supported"
-        )
+        must = f"{encoder.hidden_size}, as in the encoder"
+        misfits.append(faults.wrong("decoder.hidden_size", decoder.hidden_size, must))
     return encoder, decoder
 
 
 def _ends(
-    fields: Mapping[str, Any], family: base.Family, faults: list[str]
+    fields: Mapping[str, Any], family: base.Family, misfits: Faults
 ) -> tuple[int | None, int | None]:
-    """Returns the ids with which a target begins and ends, of a family that has targets."""
+    """Returns the first and last id of targets, None for families without."""
     if START not in family.tokenizer.ids:
         return None, None
     start, end = fields.get(START), fields.get(END)
     if not isinstance(start, int) or isinstance(start, bool):
-        faults.append(
-            f"{START} is {start!r}; a decoder needs the id that it reads first, as a rule that of "
-            "[CLS]: write it into the file"
+        misfits.append(
+            faults.wrong(START, start, "the first id of a target, usually of [CLS]: write it in")
         )
     if end is not None and (not isinstance(end, int) or isinstance(end, bool)):
-        faults.append(f"{END} is {end!r}; it must be the id with which a target ends")
+        misfits.append(faults.wrong(END, end, "the last id of a target"))
     return start, end
 
 
-def _sizes(fields: Mapping[str, Any], family: base.Family, faults: list[str]) -> dict[str, Any]:
-    """Returns the fields of EncoderConfig; what is wrong with others goes to `faults`."""
+def _sizes(fields: Mapping[str, Any], family: base.Family, misfits: Faults) -> dict[str, Any]:
+    """Returns the fields of EncoderConfig; faults are added to `misfits`."""
     sizes = dict(family.traits)
     for name, field in family.fields.items():
         value = fields.get(name, field.default)
         if value is None and name not in fields:
             continue
-        if fault := _type_fault(value, field.kind):
-            faults.append(f"{name} is {value!r}; {fault}")
+        if must := _other_type(value, field.kind):
+            misfits.append(faults.wrong(name, value, must))
         elif field.values and value not in field.values:
-            faults.append(f"{name} is {value!r}; known are {', '.join(map(str, field.values))}")
+            misfits.append(faults.unknown(name, value, field.values))
         elif field.least is not None and (value is None or value < field.least):
-            faults.append(f"{name} is {value!r}; it must be at least {field.least}")
+            misfits.append(faults.wrong(name, value, f"at least {field.least}"))
         else:
             sizes[field.ours] = field.read(value)
     sizes |= family.derived(dataclasses.asdict(models.EncoderConfig()) | sizes)
-    told = family.fields.get("embedding_size")
-    if told and told.told_by and sizes.get("embedding_size") == sizes.get("hidden_size"):
-        sizes["embedding_size"] = 0  # as we say that they are as wide as the layers
+    size = family.fields.get("embedding_size")
+    if size and size.written_from and sizes.get("embedding_size") == sizes.get("hidden_size"):
+        sizes["embedding_size"] = 0  # our value for embeddings as wide as the layers
     return sizes
 
 
@@ -295,7 +290,7 @@ def _decoder(
     fields: Mapping[str, Any],
     family: base.Family,
     encoder: models.EncoderConfig,
-    faults: list[str],
+    misfits: Faults,
 ) -> models.EncoderConfig | None:
     """Returns the sizes of the decoder, None for a family without."""
     if not family.decoder:
@@ -303,48 +298,45 @@ def _decoder(
     sizes = {}
     for name, (ours, default) in family.decoder.items():
         value = fields.get(name, default)
-        if fault := _type_fault(value, int):
-            faults.append(f"{name} is {value!r}; {fault}")
+        if must := _other_type(value, int):
+            misfits.append(faults.wrong(name, value, must))
             continue
         sizes[ours] = value
     try:
         return dataclasses.replace(encoder, **sizes)
     except ValueError as error:
-        faults.append(f"of its decoder, {error}")
+        misfits.append(f"its decoder: {error}")
         return None
 
 
-def _type_fault(value: Any, kind: type) -> str | None:
+def _other_type(value: Any, kind: type) -> str:
+    """Returns the type that the value must have, "" if it has it."""
     is_bool = isinstance(value, bool)
     if is_bool != (kind is bool) or not isinstance(value, (int, float) if kind is float else kind):
-        return f"it must be {'a number' if kind is float else f'of type {kind.__name__}'}"
-    if kind is float and not math.isfinite(value):
-        return "it must be a finite number"
-    return None
+        return "a number" if kind is float else f"of type {kind.__name__}"
+    return "a finite number" if kind is float and not math.isfinite(value) else ""
 
 
-def _labels(fields: Mapping[str, Any], faults: list[str]) -> dict[int, str]:
+def _labels(fields: Mapping[str, Any], misfits: Faults) -> dict[int, str]:
     names, count = fields.get("id2label"), fields.get("num_labels")
-    rule = "it must map every number from 0 on to a name"
     labels: dict[int, str] = {}
     if names is None and count is not None:
         if isinstance(count, int) and 1 <= count <= MOST_LABELS:
             return {number: f"LABEL_{number}" for number in range(count)}
-        faults.append(f"num_labels is {count!r}; it must be from 1 to {MOST_LABELS:,}")
+        misfits.append(faults.wrong("num_labels", count, f"from 1 to {MOST_LABELS:,}"))
     elif names is not None:
         if isinstance(names, Mapping) and all(str(key).isdecimal() for key in names):
             labels = {int(number): str(name) for number, name in names.items()}
-            if sorted(labels) != list(range(len(names))):
-                faults.append(f"id2label has the numbers {sorted(labels)}; {rule}")
-        else:
-            faults.append(f"id2label is {names!r}; {rule}")
+        if not isinstance(names, Mapping) or sorted(labels) != list(range(len(names))):
+            rule = "a map of every number from 0 on to a name"
+            misfits.append(faults.wrong("id2label", names, rule))
     return dict(sorted(labels.items()))
 
 
 def _languages(
-    fields: Mapping[str, Any], family: base.Family, embeddings: int, faults: list[str]
+    fields: Mapping[str, Any], family: base.Family, embeddings: int, misfits: Faults
 ) -> tuple[str, ...]:
-    """Returns the names of the languages with embeddings, in their order; () without names."""
+    """Returns the names of the languages with embeddings, by number; () without names."""
     given = {name: fields[name] for name in family.languages if fields.get(name)}
     if not given or not embeddings or not family.languages:
         return ()
@@ -358,7 +350,7 @@ def _languages(
         names, is_right = (), False
     if is_right and len(names) <= embeddings and all(isinstance(name, str) for name in names):
         return names
-    faults.append(
+    misfits.append(
         f"{' and '.join(f'{name} {table!r:.100}' for name, table in given.items())} must give each "
         f"of at most {embeddings} languages one number, from 0 on"
     )
@@ -376,7 +368,7 @@ def _language_fields(family: base.Family, names: Sequence[str]) -> dict[str, Any
 
 
 def _activation(fields: Mapping[str, Any], source: str) -> str:
-    """Returns the class of torch through which a CrossEncoder's number goes, "" without one.
+    """Returns torch's class of a CrossEncoder's activation, "" without one.
 
     Source: sentence-transformers, CrossEncoder.get_default_activation_fn.
     """
@@ -405,8 +397,8 @@ def _warn(
     names |= {family.pooling, SHIFT}
     if fields.get("auto_map"):
         logging.warning(
-            "%s names code of its own (auto_map), which is never run: the weights are read as "
-            "those of %s, and the outputs differ if that code computes something else",
+            "%s names Python code (auto_map), which is never run: the weights are read as %s, and "
+            "the outputs differ if the code computes something else",
             source, family.title,
         )  # fmt: skip
     for name in sorted(set(fields) - names):
@@ -417,6 +409,6 @@ def _warn(
                 logging.warning("%s has %s %s; %s", source, name, value, instead)
             continue
         logging.warning(
-            "%s has the field %s = %r, which is not known here and is passed over: if it changes "
-            "what the encoder computes, the outputs differ", source, name, value,
+            "%s has the unknown field %s = %r, which is ignored: if it changes the encoder's "
+            "results, the outputs differ", source, name, value,
         )  # fmt: skip

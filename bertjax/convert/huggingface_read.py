@@ -1,4 +1,4 @@
-"""Reads a Hugging Face model: a directory with config.json and weights, or the file of weights.
+"""Reads a Hugging Face model: a directory with config.json and weights, or a file of weights.
 
 Weights are model.safetensors, shards with an index, or pytorch_model.bin, in this order. Other
 files (optimizers, other frameworks' weights, model cards) are ignored.
@@ -29,6 +29,7 @@ from bertjax.convert import (
 from bertjax.convert.families import base
 from bertjax.files import json_text, opening
 from bertjax.models import decoder_sharing, sentence_vectors
+from bertjax.options import faults
 from bertjax.tokenization import tokenizer
 
 SAFETENSORS_FILE = "model.safetensors"
@@ -37,11 +38,11 @@ PICKLE_FILE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 WEIGHTS_FILES = (SAFETENSORS_FILE, SAFETENSORS_INDEX, PICKLE_FILE, PICKLE_INDEX)
 
-# Prefixes of all names if the saved module was inside another: torch's DataParallel and
-# DistributedDataParallel, and torch.compile.
+# Prefixes of all names if the saved module was wrapped: by torch's DataParallel and
+# DistributedDataParallel, and by torch.compile.
 WRAPPERS = ("module.", "_orig_mod.")
 
-# Types of safetensors that NumPy has. Those of 8 and 4 bits hold quantized weights.
+# Types of safetensors that NumPy has. Types of 8 and 4 bits hold quantized weights.
 DTYPES = ("BF16", "F32", "F16", "F64", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 
 SEQUENCES = "sequence_to_sequence"
@@ -53,8 +54,8 @@ Weights = dict[str, np.ndarray]
 def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrained:
     """Returns the model at `path`: a directory, a file of weights or the index of its shards.
 
-    The head is that of the config's `architectures`, or else follows from the weights (see
-    `heads.of_paths`); `head` overrules both. Parameters of other heads are `unused`.
+    The head is by default the one of the config's `architectures`, or follows from the weights
+    (`heads.of_paths`). Parameters of other heads are `unused`.
     """
     if head is not None:
         heads.check(head)
@@ -74,7 +75,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         weights = names.unfuse(untie(weights, family), family.fused, spelling=family.spelling)
         weights |= _absent(weights, description)
         if head is None and is_of_sentences:
-            head = "none"  # whatever else its weights hold
+            head = "none"  # also if its weights have a head
         head = head or _head(description, weights)
         params = to_params(weights, description, head)
         unused = tuple(name for name in weights if not _is_of(name, description, head))
@@ -120,7 +121,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
 
 
 def describe(path: epath.PathLike) -> pretrained.Description:
-    """Returns the description in the files next to the weights; as `read`, without parameters."""
+    """Returns the description of the model at `path`, without reading parameters."""
     path = epath.Path(path)
     path = sentence_transformers.of_transformer(path) if path.is_dir() else path
     directory = path if path.is_dir() else path.parent
@@ -131,7 +132,7 @@ def describe(path: epath.PathLike) -> pretrained.Description:
 
 
 def read_sentence_vectors(path: epath.PathLike) -> sentence_vectors.SentenceVectors | None:
-    """Returns how the model at `path` makes vectors of texts, None if its files do not say."""
+    """Returns the sentence vectors of the model at `path`, None if its files describe none."""
     path = epath.Path(path)
     whole = path if path.is_dir() else path.parent
     directory = sentence_transformers.of_transformer(whole) if path.is_dir() else whole
@@ -171,10 +172,10 @@ def _projections(
 
 
 def untie(weights: Mapping[str, np.ndarray], family: base.Family) -> Weights:
-    """Returns the weights without the copies of tied ones; a copy alone stands for its original."""
+    """Returns the weights without copies of tied tensors; a copy alone becomes the original."""
     weights = dict(weights)
     by_spelling = {family.spelling(name): name for name in weights}
-    faults = []
+    untied = []
     for copy, original in family.tied.items():
         if copy not in by_spelling:
             continue
@@ -182,17 +183,13 @@ def untie(weights: Mapping[str, np.ndarray], family: base.Family) -> Weights:
         if original not in by_spelling:
             weights[original] = values
         elif not np.array_equal(values, weights[by_spelling[original]]):
-            faults.append(
-                f"{by_spelling[copy]} is not equal to {by_spelling[original]}; only the output "
-                "layer that shares them is supported"
-            )
-    if faults:
-        raise ValueError("; ".join(faults))
+            untied.append(f"{by_spelling[copy]} differs from {by_spelling[original]}")
+    faults.check("tensors must be tied, as this model computes with one of them", untied)
     return weights
 
 
 def _absent(weights: Weights, description: huggingface_config.Description) -> Weights:
-    """Returns the parameters that a file may lack: the family has constants for them."""
+    """Returns the family's constants for parameters that the file lacks."""
     family = description.family
     constants = family.constants(description.encoder, description.decoder)
     there = names.our_paths(weights, family.tensors, spelling=family.spelling)
@@ -207,7 +204,7 @@ def _absent(weights: Weights, description: huggingface_config.Description) -> We
 
 
 def to_params(weights: Weights, description: huggingface_config.Description, head: str) -> Weights:
-    """Returns the weights by our paths, those of other heads too."""
+    """Returns the weights by our paths, including other heads'."""
     family, sizes = description.family, description.encoder
     count = 1 if head == "multiple_choice" else len(_labels(description, weights, head)) or None
     with_decoder = [it for it in family.architectures if heads.HEADS[it].module]
@@ -235,7 +232,7 @@ def to_params(weights: Weights, description: huggingface_config.Description, hea
 
 
 def _is_of(name: str, description: huggingface_config.Description, head: str) -> bool:
-    """Returns whether a weight, if it is known at all, is part of the model with this head."""
+    """Returns whether a weight is unknown, or part of the model with this head."""
     family, sizes = description.family, description.encoder
     paths = _paths(name, names.of_head(family.tensors, head), family)
     is_known = paths or _paths(name, family.tensors, family)
@@ -247,9 +244,9 @@ def _paths(name: str, table: Sequence[names.Name], family: base.Family) -> set[s
 
 
 def read_weights(path: epath.PathLike) -> Weights:
-    """Returns the arrays of a file, or of the shards of an index, under the names they have there.
+    """Returns the arrays of a file, or of the shards of an index, under their names.
 
-    Half precision becomes float32; float64 stays, so that what float32 cannot hold is found.
+    Half precision becomes float32; float64 stays, so that numbers too large for float32 are found.
     """
     path = epath.Path(path)
     if path.name.endswith(".index.json"):
@@ -270,10 +267,10 @@ def read_weights(path: epath.PathLike) -> Weights:
 
 
 def _unwrapped(weights: Weights) -> Weights:
-    """Returns the weights without what all of their names begin with if a module was wrapped."""
+    """Returns the weights without the prefix of all names that a wrapped module has."""
     for wrapper in itertools.chain(WRAPPERS, WRAPPERS):  # one may be inside the other
         if weights and all(name.startswith(wrapper) for name in weights):
-            logging.info("All names begin with %r, which is left out", wrapper)
+            logging.info("Removed the prefix %r of all names", wrapper)
             weights = {name.removeprefix(wrapper): array for name, array in weights.items()}
     return weights
 
@@ -291,11 +288,11 @@ def _head(description: huggingface_config.Description, weights: Weights) -> str:
     family, stated = description.family, description.head
     paths = names.our_paths(weights, family.tensors, spelling=family.spelling)
     read_head = heads.of_paths(paths)
-    # The released weights say BertForMaskedLM and hold both heads; a bare BertModel with a head in
-    # its weights is a model whose config was written for its encoder.
+    # The released weights name BertForMaskedLM and have both heads; for a bare BertModel with a
+    # head in its weights, the config was written for the encoder.
     richer = ("pretraining", "masked_lm")
     if stated is None or (stated in ("none", "masked_lm") and read_head in richer):
-        logging.info("The head of the weights is taken to be %s", read_head)
+        logging.info("The head is inferred from the weights: %s", read_head)
         return read_head
     return stated
 
@@ -303,7 +300,7 @@ def _head(description: huggingface_config.Description, weights: Weights) -> str:
 def _labels(
     description: huggingface_config.Description, weights: Weights, head: str
 ) -> Mapping[int, str]:
-    """Returns the names of a classifier's labels, LABEL_0 and so on if the config has none."""
+    """Returns the names of a classifier's labels, LABEL_0, ... if the config has none."""
     if not heads.HEADS[head].has_labels:
         return {}
     table = names.of_head(description.family.tensors, head)
@@ -327,7 +324,7 @@ def _read_safetensors(path: epath.Path) -> Weights:
                 f"{name} of {dtype}" for name, dtype in dtypes.items() if dtype not in DTYPES
             ]:
                 raise ValueError(
-                    f"{path} holds {len(unread)} parameters of types that are not read, such as "
+                    f"{path} has {len(unread)} parameters of unsupported types, such as "
                     f"{unread[0]}; save them as {DTYPES[0]} or {DTYPES[1]}"
                 )
             return {name: _float32(file.get_tensor(name)) for name in names}
@@ -359,13 +356,12 @@ def _read_shards(index: epath.Path) -> Weights:
             f"its {len(shards)} shards"
         )
     weights: Weights = {}
-    faults = []
+    misfits = []
     for shard in shards:
         held = read_weights(index.parent / shard)
         stated = {name for name, place in places.items() if place == shard}
-        faults += [f"{name} is not in {shard}" for name in sorted(stated - set(held))]
-        faults += [f"{name} of {shard} is not in the index" for name in sorted(set(held) - stated)]
+        misfits += [f"{name} is not in {shard}" for name in sorted(stated - set(held))]
+        misfits += [f"{name} of {shard} is not in the index" for name in sorted(set(held) - stated)]
         weights |= held
-    if faults:
-        raise ValueError(f"{index} does not fit its shards:\n  " + "\n  ".join(faults))
+    faults.check(f"{index} does not fit its shards", misfits)
     return weights

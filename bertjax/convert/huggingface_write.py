@@ -1,13 +1,14 @@
-"""Writes a directory that transformers loads: weights, config, tokenizer and model card.
+"""Writes a directory for transformers: weights, config, tokenizer and model card.
 
-Weights are in torch's layout, under the names that transformers saves them by, the tied
-ones once. The head decides the architecture.
+Weights have torch's layout and transformers' names; tied ones are stored once. The head decides the
+architecture.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -30,7 +31,6 @@ WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
 POOLER = "pooler.dense.kernel"  # our path
 
-
 # Types of the numbers of an export: NumPy's type, and the name in safetensors.
 DTYPES = {
     "float32": (np.dtype("<f4"), "F32"),
@@ -44,43 +44,16 @@ def write(
 ) -> None:
     """Writes the directory's files; `card` is the text of README.md, `dtype` a key of DTYPES."""
     directory = epath.Path(directory)
-    family, head, sizes = weights.family, weights.head, weights.config
-    config = huggingface_config.to_json(
-        sizes,
-        family,
-        head=head,
-        labels=weights.labels,
-        pooling=weights.pooling,
-        languages=weights.languages,
-        is_shifted=weights.is_shifted,
-        decoder=weights.decoder,
-    )
-    table = names.in_a_row(names.of_head(family.tensors, head), sizes.inner_group_num)
-
-    def is_beside(path: str) -> bool:
-        """Whether the head may have a parameter that the class lacks: it is left out."""
-        if heads.is_required(path, head, sizes.pooler) or not heads.belongs(path, head):
-            return False
-        return not (heads.is_of_class(path, head, sizes.pooler) and names.knows(table, path))
-
-    params = {path: array for path, array in weights.params.items() if not is_beside(path)}
-    params = {**family.completion(sizes), **params}
-    if head == huggingface_read.SEQUENCES:
-        params = decoder_sharing.with_sharing(params, family.shares)
+    family, sizes = weights.family, weights.config
+    config = json.dumps(_config(weights, family, dtype), indent=2, sort_keys=True)
+    table = names.in_a_row(names.of_head(family.tensors, weights.head), sizes.inner_group_num)
+    params = _params(weights, family, table)
     tensors = names.fuse(names.to_theirs(params, table), family.fused)
     tensors = {**family.constants(sizes, weights.decoder), **tensors}
-    if head == "none":  # then transformers saves the names without the prefix, too
+    if weights.head == "none":  # transformers saves these names without the prefix
         tensors = {name.removeprefix(family.prefix): array for name, array in tensors.items()}
     directory.mkdir(parents=True, exist_ok=True)
-    config["dtype"] = dtype
-    if weights.is_regression:
-        config["problem_type"] = huggingface_config.REGRESSION
-    if weights.is_multi_label:
-        config["problem_type"] = huggingface_config.MULTI_LABEL
     if weights.vocabulary is not None:
-        config |= _ids(weights.vocabulary, family)
-        for name, part in family.nested.items():
-            config[name] |= _ids(weights.vocabulary, part)
         files = family.tokenizer
         huggingface_tokenizer.write_tokenizer(
             weights.vocabulary,
@@ -88,18 +61,10 @@ def write(
             files.with_segments() if sizes.type_vocab_size > 1 else files,
             max_length=sizes.max_position_embeddings,
         )
-    ends = {huggingface_config.START: weights.start_id, huggingface_config.END: weights.end_id}
-    config |= {field: number for field, number in ends.items() if number is not None}
-    if huggingface_config.START in family.tokenizer.ids and huggingface_config.START not in config:
-        raise ValueError(
-            f"{weights.source} has no vocabulary and no start_id: nothing says what its decoder "
-            "reads first. --format=bertjax keeps it"
-        )
-    text = json.dumps(config, indent=2, sort_keys=True)
-    (directory / huggingface_config.CONFIG_FILE).write_text(text + "\n")
+    (directory / huggingface_config.CONFIG_FILE).write_text(config + "\n")
     (directory / CARD_FILE).write_text(card)
     write_safetensors(tensors, directory / WEIGHTS_FILE, dtype)
-    if weights.sentence is not None and head == "none":
+    if weights.sentence is not None and weights.head == "none":
         sentence_transformers.write(
             weights.sentence,
             directory,
@@ -114,6 +79,56 @@ def write(
             write_safetensors(tensors, place / WEIGHTS_FILE, dtype)
 
 
+def _config(weights: pretrained.Pretrained, family: base.Family, dtype: str) -> dict[str, Any]:
+    """Returns the fields of config.json."""
+    config = huggingface_config.to_json(
+        weights.config,
+        family,
+        head=weights.head,
+        labels=weights.labels,
+        pooling=weights.pooling,
+        languages=weights.languages,
+        is_shifted=weights.is_shifted,
+        decoder=weights.decoder,
+    )
+    config["dtype"] = dtype
+    if weights.is_regression:
+        config["problem_type"] = huggingface_config.REGRESSION
+    if weights.is_multi_label:
+        config["problem_type"] = huggingface_config.MULTI_LABEL
+    if weights.vocabulary is not None:
+        config |= _ids(weights.vocabulary, family)
+        for name, part in family.nested.items():
+            config[name] |= _ids(weights.vocabulary, part)
+    ends = {huggingface_config.START: weights.start_id, huggingface_config.END: weights.end_id}
+    config |= {field: number for field, number in ends.items() if number is not None}
+    if huggingface_config.START in family.tokenizer.ids and huggingface_config.START not in config:
+        raise ValueError(
+            f"{weights.source} has no vocabulary and no start_id, so nothing gives the first id of "
+            "its decoder. --format=bertjax keeps it"
+        )
+    return config
+
+
+def _params(
+    weights: pretrained.Pretrained, family: base.Family, table: Sequence[names.Name]
+) -> dict[str, np.ndarray]:
+    """Returns the parameters that the class has, by our paths, with what the family completes."""
+    head, pooler = weights.head, weights.config.pooler
+
+    def is_left_out(path: str) -> bool:
+        """Whether the head may have this parameter, but the class lacks it."""
+        if heads.is_required(path, head, pooler) or not heads.belongs(path, head):
+            return False
+        return not (heads.is_of_class(path, head, pooler) and names.knows(table, path))
+
+    params = {path: array for path, array in weights.params.items() if not is_left_out(path)}
+    params = {**family.completion(weights.config), **params}
+    if head == huggingface_read.SEQUENCES:
+        params = decoder_sharing.with_sharing(params, family.shares)
+    return params
+
+
 def _ids(vocabulary: tokenizer.Tokenizer, family: base.Family) -> dict[str, int]:
     """Returns the fields of config.json that are ids of the vocabulary."""
     return {field: getattr(vocabulary, name) for field, name in family.tokenizer.ids.items()}
@@ -124,9 +139,8 @@ def write_safetensors(
 ) -> None:
     """Writes float32 arrays as `dtype`, one after the other, without a second copy in memory.
 
-    The library's own writer would hold all bytes once more. Source: the safetensors format: the
-    header's length in 8 bytes, the header in JSON padded to 8 bytes, the data as
-    little-endian numbers.
+    The library's writer would hold all bytes once more. Source: the safetensors format: the
+    header's length in 8 bytes, the header in JSON padded to 8 bytes, little-endian numbers.
     """
     numbers, title = DTYPES[dtype]
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
@@ -141,7 +155,7 @@ def write_safetensors(
         file.write(len(encoded).to_bytes(8, "little"))
         file.write(encoded)
         for name in sorted(tensors):
-            with np.errstate(over="ignore"):  # said below, with the parameter's name
+            with np.errstate(over="ignore"):  # reported below, with the parameter's name
                 rounded = np.ascontiguousarray(tensors[name], numbers)
             if (np.isinf(rounded) & np.isfinite(tensors[name])).any():
                 raise ValueError(

@@ -1,8 +1,8 @@
-"""The names of parameters: theirs, ours and what lies between, one table for both directions.
+"""The names of parameters, theirs and ours, and their transforms: one table for both directions.
 
-The tables themselves belong to `families`, files to the readers and writers. `{layer}` in a name is
-the number of a layer, counted from 0. `{inner}` in a name of theirs counts layers within a layer:
-`in_a_row` makes an entry of each, and before it any number will do.
+The tables are in `families`; readers and writers handle files. `{layer}` in a name is the number of
+a layer, counted from 0. `{inner}` in their name counts layers within a layer: `in_a_row` makes an
+entry for each; before that it matches any number.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from bertjax.options import faults
 
 Transform = Callable[[np.ndarray], np.ndarray]
 
@@ -46,15 +48,15 @@ def _convolution(kernel: np.ndarray) -> np.ndarray:
 
 
 def patch_sides(values: int) -> tuple[int, int]:
-    """Returns height and channels of a square patch with this number of values: 3 channels or 1.
+    """Returns height and channels, 3 or 1, of a square patch with this number of values.
 
-    No number is both. Raises a ValueError where neither gives a square.
+    No number fits both.
     """
     for channels in (3, 1):
         size = math.isqrt(values // channels)
         if size * size * channels == values:
             return size, channels
-    raise ValueError(f"a patch has {values} values, which are no square of 1 or 3 channels")
+    raise ValueError(f"a patch of {values} values is not a square with 1 or 3 channels")
 
 
 FLOAT_TYPES = ("float64", "float32", "float16", "bfloat16")
@@ -71,10 +73,10 @@ TRANSFORMS: dict[str, tuple[Transform, Transform]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Name:
-    """A parameter of another program, ours, and the transform from theirs to ours.
+    """The name of a parameter in another program, our path, and the transform from theirs to ours.
 
-    `heads` are those whose models have it under this name, () for all: a parameter may be called
-    otherwise with another head. Our number of a layer is `each` times theirs, plus `first`.
+    `heads` are the heads of models with this name, () for all: a name may depend on the head. Our
+    number of a layer is `each` times theirs, plus `first`.
     """
 
     theirs: str
@@ -131,12 +133,12 @@ def as_float32(array: np.ndarray) -> np.ndarray:
 
 
 def of_head(table: Sequence[Name], head: str) -> tuple[Name, ...]:
-    """Returns the names that the models with this head have."""
+    """Returns the names of models with this head."""
     return tuple(entry for entry in table if not entry.heads or head in entry.heads)
 
 
 def in_a_row(table: Sequence[Name], count: int) -> tuple[Name, ...]:
-    """Returns the names of models whose layers are `count` layers in a row."""
+    """Returns the names of models in which each layer applies `count` layers in a row."""
     rows: list[Name] = []
     for entry in table:
         if "{inner}" not in entry.theirs:
@@ -151,7 +153,7 @@ def in_a_row(table: Sequence[Name], count: int) -> tuple[Name, ...]:
 def our_paths(
     theirs: Collection[str], table: Sequence[Name], *, spelling: Callable[[str], str] = str
 ) -> set[str]:
-    """Returns our paths of those of their names that the table knows."""
+    """Maps their tensor names to our parameter paths; unknown names are dropped."""
     matches = (_find(spelling(name), table, "theirs") for name in theirs)
     return {_ours(entry, layer) for entry, layer in filter(None, matches)}
 
@@ -162,14 +164,14 @@ def unfuse(
     *,
     spelling: Callable[[str], str] = str,
 ) -> dict[str, np.ndarray]:
-    """Returns their tensors, those that hold several split into them, in equal shares."""
+    """Returns their tensors, with fused ones split into their parts of equal size."""
     tensors: dict[str, np.ndarray] = {}
     for name, array in theirs.items():
         for whole, parts in fused.items():
             if match := _pattern(whole).fullmatch(spelling(name)):
                 if len(array) % len(parts):
-                    raise ValueError(
-                        f"{name} has {len(array)} rows; it must hold {', '.join(parts)}"
+                    raise faults.wrong(
+                        f"the number of rows of {name}", len(array), f"a multiple of {len(parts)}"
                     )
                 names = [part.format(**match.groupdict()) for part in parts]
                 tensors |= zip(names, np.split(array, len(parts)), strict=True)
@@ -182,7 +184,7 @@ def unfuse(
 def fuse(
     theirs: Mapping[str, np.ndarray], fused: Mapping[str, Sequence[str]]
 ) -> dict[str, np.ndarray]:
-    """Returns their tensors, those that they keep as one concatenated; undoes `unfuse`."""
+    """Returns their tensors, fused where they store one matrix (q, k, v). Inverse of `unfuse`."""
     tensors = dict(theirs)
     for whole, parts in fused.items():
         for match in filter(None, map(_pattern(parts[0]).fullmatch, theirs)):
@@ -203,39 +205,38 @@ def to_ours(
     """Returns their parameters under our paths, in our layout and float32.
 
     `ignored` are regexes of names that are not parameters of the model (optimizer slots);
-    `shapes` are ours, as from `pretrained.shapes`; `required` our paths that must be there;
+    `shapes` are our shapes, as from `pretrained.shapes`; `required` our paths that must be present;
     `spelling` maps a name to the spelling of the table (other prefixes, older names).
     """
     params: dict[str, np.ndarray] = {}
     sources: dict[str, str] = {}
-    faults = []
+    misfits = []
     for name, array in theirs.items():
         if any(re.fullmatch(pattern, spelling(name)) for pattern in ignored):
             continue
         match = _find(spelling(name), table, "theirs")
         if match is None:
-            faults.append(f"{name} {list(array.shape)} is not a parameter that is known here")
+            misfits.append(f"{name} {list(array.shape)} is not a parameter that is known here")
             continue
         path = _ours(*match)
         if path in sources:
-            faults.append(f"{name} and {sources[path]} are the same parameter, {path}")
+            misfits.append(f"{name} and {sources[path]} are the same parameter, {path}")
             continue
         sources[path] = name
         if fault := _fault(array, match[0], shapes, path):
-            faults.append(f"{name} {fault}")
+            misfits.append(f"{name} {fault}")
             continue
         single = as_float32(array)
         if array.dtype == np.float64 and (np.isinf(single) & np.isfinite(array)).any():
-            faults.append(f"{name} holds numbers of float64 that are beyond float32")
+            misfits.append(f"{name} has float64 numbers that are too large for float32")
             continue
         params[path] = TRANSFORMS[match[0].transform][0](single)
     for path in sorted(set(required) - set(sources), key=_by_number):
         if (match := _find(path, table, "ours")) is None:
-            raise ValueError(f"there is no name in the other format for {path}")
+            raise ValueError(f"the other format has no name for {path}")
         entry, layer = match
-        faults.append(f"{entry.theirs.format(layer=layer)} ({path}) is missing")
-    if faults:
-        raise ValueError("the parameters do not fit the model:\n  " + "\n  ".join(faults))
+        misfits.append(f"{entry.theirs.format(layer=layer)} ({path}) is missing")
+    faults.check("the parameters do not fit the model", misfits)
     return params
 
 
@@ -247,8 +248,8 @@ def knows(table: Sequence[Name], path: str) -> bool:
 def to_theirs(params: Mapping[str, np.ndarray], table: Sequence[Name]) -> dict[str, np.ndarray]:
     """Returns our parameters under their names and in their layout."""
     matches = {path: match for path in params if (match := _find(path, table, "ours"))}
-    if unknown := sorted(params.keys() - matches.keys()):
-        raise ValueError("there is no name in the other format for:\n  " + "\n  ".join(unknown))
+    unknown = sorted(params.keys() - matches.keys())
+    faults.check("the other format has no name for", unknown)
     return {
         entry.theirs.format(layer=layer): TRANSFORMS[entry.transform][1](np.asarray(params[path]))
         for path, (entry, layer) in matches.items()
@@ -263,7 +264,7 @@ def _fault(
     if shapes is None:
         return None
     if path not in shapes:
-        return f"is of a layer that the config does not have ({path})"
+        return f"belongs to a layer that the config does not have ({path})"
     expected = shapes[path][::-1] if entry.transform == "transpose" else shapes[path]
     if entry.transform in ("row", "of_row", "convolution"):
         expected = TRANSFORMS[entry.transform][1](np.empty(shapes[path], np.int8)).shape
@@ -277,7 +278,7 @@ def _fault(
 
 
 def _find(name: str, table: Sequence[Name], side: str) -> tuple[Name, str] | None:
-    """Returns the entry of a name and their number of its layer ("" without one)."""
+    """Returns the entry of a name and their number of the layer ("" without one)."""
     for entry in table:
         if match := _pattern(getattr(entry, side)).fullmatch(name):
             layer = match.groupdict().get("layer", "")

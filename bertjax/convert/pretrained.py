@@ -1,4 +1,4 @@
-"""A model of any format, as the readers return it and the writers take it."""
+"""A pretrained model: the type that all readers return and all writers take."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Pretrained:
     `params`: float32 NumPy arrays in our layout, by dotted path.
     `head`: a key of `heads.HEADS`.
     `labels`: number -> class of a finetuned head; empty for other heads.
-    `source`: the path that it was read from.
+    `source`: the path of the files.
     `unused`: names in the source that do not belong to the model.
     `is_regression`: a classifier's one output is a number, not a class.
     `is_multi_label`: any number of a classifier's classes may be right.
@@ -64,11 +64,11 @@ class Pretrained:
     `generator`: the encoder of a discriminator's generator, if its parameters are under
       `generator`.
     `decoder`: the sizes of the decoder, if its parameters are under `decoder`.
-    `start_id`, `end_id`: the ids with which a decoder's targets begin and end; None: those of
-      the family and the vocabulary.
-    `sentence`: how a model for sentence embeddings makes its vectors; it has no head.
-    `languages`: names of the languages that it has embeddings of, in their order; () if unknown.
-    `is_shifted`: a masked token is predicted at the position before it, as a next token is, by the
+    `start_id`, `end_id`: the first and last id of a decoder's targets; None: by the family and the
+      vocabulary.
+    `sentence`: the vectors of a model for sentence embeddings, which has no head.
+    `languages`: names of the languages with embeddings, in their order; () if unknown.
+    `is_shifted`: a masked token is predicted at the position before it, like a next token, by the
       same head: `tasks.mixed_rows`.
     """
 
@@ -102,7 +102,7 @@ class Pretrained:
 
     @property
     def family(self) -> base.Family:
-        """How others write these weights down."""
+        """The family in whose names and fields other programs store these weights."""
         if self.model_type:
             return families.named(self.model_type)
         return families.holding(self.config, self.head, self.vocabulary, self.decoder)
@@ -124,8 +124,8 @@ def shapes(
 ) -> dict[str, Any]:
     """Returns the shape of every parameter that a model of these sizes may have, by our path.
 
-    A number that is not known (`labels`, while that is None) is None in its shape. `decoder_head`
-    is the head of a model with the `decoder`, and `shares` the parts that it has of the encoder.
+    Unknown numbers (`labels` None) are None in a shape. `decoder_head` is the head of a model with
+    the `decoder`, and `shares` names the encoder's parts that the decoder uses.
     """
     hidden = config.hidden_size
     of_generator = _shapes(generator).items() if generator else ()
@@ -169,20 +169,20 @@ def _shapes_of_both(
 
 
 def exported(weights: Pretrained) -> Pretrained:
-    """Returns the weights without what no format has: it is `unused`, and the log says so."""
+    """Returns the weights without parts that no format has; they are logged and `unused`."""
     left = [path for path in weights.params if heads.part_of(path) in LEFT_BEHIND]
     if not left:
         return weights
-    logging.info("Left out, as no class has it: %s", ", ".join(left))
+    logging.info("Left out, as no class has them: %s", ", ".join(left))
     params = {path: array for path, array in weights.params.items() if path not in left}
     return dataclasses.replace(weights, params=params, unused=(*left, *weights.unused))
 
 
 def select(weights: Pretrained, head: str) -> Pretrained:
-    """Returns the part of the weights that the model with this head has; the rest is `unused`.
+    """Returns the weights of the model with this head; the others are `unused`.
 
-    Of a discriminator with its generator "masked_lm" is the generator. "causal_lm" is
-    also a hybrid model's encoder, read from left to right.
+    For ELECTRA, head "masked_lm" means the generator. For a hybrid model, "causal_lm" means the
+    same encoder read from left to right.
     """
     heads.check(head)
     if head == "masked_lm" and weights.generator is not None:
@@ -223,7 +223,7 @@ def select(weights: Pretrained, head: str) -> Pretrained:
 
 
 def _causal_side(weights: Pretrained) -> Pretrained:
-    """Returns a hybrid model as one that reads from left to right."""
+    """Returns a hybrid model as a left-to-right model."""
     renamed = {
         f"lm_head.{path.removeprefix('mlm_head.')}" if path.startswith("mlm_head.") else path: array
         for path, array in weights.params.items()
@@ -233,10 +233,10 @@ def _causal_side(weights: Pretrained) -> Pretrained:
 
 
 def for_sentences(weights: Pretrained, pooling: str | None, normalize: bool | None) -> Pretrained:
-    """Returns the encoder alone as a model of sentence embeddings; None keeps the present value."""
+    """Returns the encoder as a model of sentence embeddings; None keeps the present value."""
     if weights.sentence is None and pooling is None:
         raise ValueError(
-            f"{weights.source} was not trained for sentence embeddings; give --sentence_pooling, "
+            f"{weights.source} was not trained for sentence embeddings: give --sentence_pooling, "
             "for example mean"
         )
     options = {"pooling": pooling, "normalize": normalize}
@@ -247,7 +247,7 @@ def for_sentences(weights: Pretrained, pooling: str | None, normalize: bool | No
 
 
 def generator_of(weights: Pretrained, config: models.EncoderConfig) -> Pretrained:
-    """Returns the generator, a model of its own."""
+    """Returns the generator as a separate model."""
     prefix, params = f"{embedding_sharing.GENERATOR}.", weights.params.items()
     return dataclasses.replace(
         weights,
@@ -262,9 +262,9 @@ def generator_of(weights: Pretrained, config: models.EncoderConfig) -> Pretraine
 def sizes_of(
     shapes: Mapping[str, Sequence[int]], encoder: str, *, head_size: int
 ) -> dict[str, int]:
-    """Returns the sizes of an encoder that the shapes of its parameters tell, by our paths.
+    """Returns the sizes of an encoder from the shapes of its parameters, by our paths.
 
-    Heads are `head_size` wide, or there is one.
+    Attention heads are `head_size` wide; a narrower model has one.
     """
     layer = re.compile(rf"{re.escape(encoder)}\.layers\.(\d+)\.")
     numbers = {int(match[1]) for match in map(layer.match, shapes) if match}
@@ -287,9 +287,9 @@ def sizes_of(
 def named_labels(
     labels: Mapping[int, str], params: Mapping[str, np.ndarray], head: str
 ) -> Mapping[int, str]:
-    """Returns the names of the head's classes: `labels`, or LABEL_0 and so on where there are none.
+    """Returns the names of the head's classes: `labels`, or by default LABEL_0, LABEL_1, ...
 
-    Without names transformers would take a classifier for one of two classes, and not load it.
+    Without names transformers would assume two classes, and not load the classifier.
     """
     if labels or not heads.HEADS[head].has_labels or "classifier.bias" not in params:
         return labels
@@ -297,14 +297,14 @@ def named_labels(
 
 
 def _labels(weights: Pretrained, head: str) -> Mapping[int, str]:
-    """Returns the names of the classes that the head has."""
+    """Returns the names of the head's classes."""
     if head != "multiple_choice":
         has_labels = heads.HEADS[head].has_labels
         return named_labels(weights.labels, weights.params, head) if has_labels else {}
     count = weights.params["classifier.bias"].size
     if count != 1:
         raise ValueError(
-            f"the classifier of {weights.source} has {count} numbers for a sequence; one of "
-            "several choices is found by one number for each: the head is no 'multiple_choice'"
+            f"the classifier of {weights.source} has {count} outputs for a sequence; the head "
+            "'multiple_choice' needs one for each choice: choose another head"
         )
     return {}

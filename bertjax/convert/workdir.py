@@ -1,8 +1,8 @@
-"""The weights of a workdir of ours, and a workdir made of weights from elsewhere.
+"""Reads the weights of a workdir, and writes a workdir from weights of other formats.
 
-A workdir made here holds a checkpoint at step 0, so that `fill_mask`, `encode`, `evaluate` and
-config.init_from find what they find in that of a run. It cannot be resumed: it holds no optimizer
-state, and the training loop says so.
+A converted workdir has a checkpoint at step 0, so `fill_mask`, `encode`, `evaluate` and
+config.init_from read it like a run's. It cannot be resumed: it has no optimizer state, and the
+training loop says so.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from bertjax.workdirs import checkpoint, reader
 
 
 def read(path: epath.PathLike, *, step: str | int = "newest") -> pretrained.Pretrained:
-    """Returns a checkpoint of a workdir, whatever its mesh and the type of its products."""
+    """Returns a checkpoint of a workdir, of any mesh and dtype."""
     return weights_of(reader.read(path, step=step))
 
 
 def describe(path: epath.PathLike) -> pretrained.Description:
-    """Returns what a workdir tells of its model; no parameter is read."""
+    """Returns the description of a workdir's model, without reading parameters."""
     description = reader.describe(path)
     if description is None:
-        raise FileNotFoundError(f"{epath.Path(path)} holds no checkpoint that can be read")
+        raise FileNotFoundError(f"{epath.Path(path)} has no readable checkpoint")
     sizes = encoder.EncoderConfig(**description.config.model)
     named = tuple(description.config.data.languages)
     return pretrained.Description(sizes, description.vocabulary, _source(description), named)
 
 
 def read_sentence_vectors(path: epath.PathLike) -> sentence_vectors.SentenceVectors | None:
-    """Returns how a workdir's model makes vectors of texts, None if it was not trained for that."""
+    """Returns the sentence vectors of a workdir's model, None if it was not trained for them."""
     description = reader.describe(path)
     return None if description is None else sentence_vectors_of(description)
 
 
 def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
-    """Returns what was read of a workdir as the writers of all formats take it."""
+    """Returns a workdir's model as the writers of all formats take it."""
     flat = {path: np.asarray(leaf) for path, leaf in parameters.flat(workdir.params).items()}
     sizes, generator = encoder.EncoderConfig(**workdir.config.model), None
     if embedding_sharing.GENERATOR in workdir.params:
@@ -78,7 +78,7 @@ def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
 
 
 def as_workdir(weights: pretrained.Pretrained, directory: epath.PathLike) -> reader.Workdir:
-    """Returns weights as they would be read of a workdir that they were converted into."""
+    """Returns weights as the workdir that they would be converted into."""
     meta = _meta(weights)
     return reader.Workdir(
         config=reader.config_of(meta, 0),
@@ -91,7 +91,7 @@ def as_workdir(weights: pretrained.Pretrained, directory: epath.PathLike) -> rea
 
 
 def sentence_vectors_of(description: reader.Description) -> sentence_vectors.SentenceVectors | None:
-    """Returns how a model makes vectors of texts, None if it was not trained for that."""
+    """Returns the sentence vectors of a model, None if it was not trained for them."""
     options = description.config.finetuning
     if description.config.task == "finetuning" and options.dataset == "embeddings":
         return sentence_vectors.SentenceVectors(
@@ -130,7 +130,7 @@ def _decoder(
 ) -> encoder.EncoderConfig | None:
     """Returns the sizes of the decoder, None without one.
 
-    Those of a decoder of sequences are the encoder's, unless the checkpoint says others.
+    A decoder of sequences has the encoder's sizes, unless the checkpoint has others.
     """
     if "decoder" not in workdir.params:
         return None
@@ -146,7 +146,7 @@ def _decoder(
 def _pretrained_fields(
     meta: Mapping[str, Any], params: Mapping[str, np.ndarray], objective: str
 ) -> dict[str, Any]:
-    """Returns the fields of the head of weights that were converted, or pretrained."""
+    """Returns the fields of `Pretrained` about the head of converted or pretrained weights."""
     converted = meta.get("converted", {})
     head = converted.get("head") or heads.of_paths(params)
     labels = {int(label): name for label, name in converted.get("labels", {}).items()}
@@ -161,15 +161,14 @@ def _pretrained_fields(
 
 
 def _finetuned(trained: reader.Workdir) -> dict[str, Any]:
-    """Returns the fields of the head that a finetuning trained."""
+    """Returns the fields of `Pretrained` about the head of finetuned weights."""
     if "finetuned" not in trained.meta:
         raise ValueError(
-            f"{trained.directory} was finetuned, but its checkpoint does not name the head, as "
-            "those of this version do: finetune again into a new workdir. `python -m "
-            "bertjax.predict` uses it as it is"
+            f"{trained.directory} was finetuned, but its checkpoint does not name the head: "
+            "finetune again into a new workdir, or use it with `python -m bertjax.predict`"
         )
     options = trained.config.finetuning
-    # The name of a number is that of transformers.
+    # transformers' name for a regression's output.
     labels = {0: "LABEL_0"} if options.is_regression else dict(enumerate(options.labels))
     head = trained.meta["finetuned"]["head"]
     return {

@@ -78,9 +78,9 @@ UNSUPPORTED = [
 
 def test_unsupported_values_are_named_all_at_once():
     for field, value in UNSUPPORTED:
-        with pytest.raises(ValueError, match=rf"^config\.json .*{field}"):
+        with pytest.raises(ValueError, match=rf"(?s)^config\.json .*{field}"):
             parse(**{field: value})
-    with pytest.raises(ValueError, match=r"position_embedding_type is 'x'.*hidden_act is 'y'.*12"):
+    with pytest.raises(ValueError, match="(?s)type is 'x'.*hidden_act is 'y'.*12"):
         parse(position_embedding_type="x", hidden_act="y", hidden_size=12, num_attention_heads=5)
 
 
@@ -101,7 +101,7 @@ def test_a_window_of_modernbert_reaches_half_of_it_to_each_side(width, window):
 
 def test_unknown_fields_and_other_dropouts_are_warned_of(warnings):
     for fields, told in (
-        (FIELDS | {"rotary_base": 10000}, ["the field rotary_base = 10000, which is"]),
+        (FIELDS | {"rotary_base": 10000}, ["the unknown field rotary_base = 10000"]),
         (FIELDS | {"classifier_dropout": 0.4}, ["classifier_dropout 0.4"]),
         (MODERN | {"mlp_dropout": 0.0, "classifier_dropout": 0.0}, []),
         (MODERN | {"embedding_dropout": 0.1, "classifier_dropout": 0.1}, []),
@@ -116,7 +116,7 @@ def test_unknown_fields_and_other_dropouts_are_warned_of(warnings):
     warnings.clear()
     auto_map = {"AutoModel": "x.Model"}
     huggingface_config.parse_config(FIELDS | {"auto_map": auto_map}, source="config.json")
-    assert "names code of its own (auto_map), which is never run" in warnings.messages[0]
+    assert "names Python code (auto_map), which is never run" in warnings.messages[0]
 
 
 def test_labels_are_in_the_order_of_their_numbers():
@@ -132,7 +132,7 @@ def test_a_file_that_is_not_a_config_or_is_missing_is_an_error(tmp_path):
         ("{", "is not JSON"),
         ("[]", "holds a list"),
         ('{"model_type": ["bert"]}', r"config.json .*model_type is \['bert'\]; known are .*bert"),
-        ('{"intermediate_size": -1}', "config.json .*intermediate_size is -1; it must be at least"),
+        ('{"intermediate_size": -1}', "(?s)config.json .*intermediate_size is -1; it must be"),
     ):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ValueError, match=message):

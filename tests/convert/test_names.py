@@ -81,7 +81,7 @@ def test_a_name_that_is_there_twice_or_nowhere_and_unequal_shares_are_errors(tin
     with pytest.raises(ValueError, match=r"are the same parameter, pooler\.dense\.bias"):
         names.to_ours(theirs, bert.TENSORS, spelling=lambda n: n.replace("pooler", "bert.pooler", 1)
                       if n.startswith("pooler") else n)  # fmt: skip
-    with pytest.raises(ValueError, match="a.1.qkv has 4 rows; it must hold"):
+    with pytest.raises(ValueError, match="rows of a.1.qkv is 4; it must be a multiple of 3"):
         names.unfuse({"a.1.qkv": np.zeros((4, 2))}, {"a.{layer}.qkv": ("a.q", "a.k", "a.v")})
 
 

@@ -1,4 +1,4 @@
-"""The families of weights, one file each: how others name, describe and tokenize them."""
+"""The families of weights, one file each: their names, configs and tokenizers in other programs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from bertjax.convert.families import (
     vit_mae,
     xlm,
 )
+from bertjax.options import faults
 from bertjax.tokenization import tokenizer
 
-# Name -> family: the model_type of config.json, behind that of its parts if it has any. Where
-# several hold an encoder, the first is written.
+# Name -> family. The name is the model_type of config.json, after the one of its parts if it has
+# any. If several families can hold an encoder, it is written as the first.
 FAMILIES: dict[str, base.Family] = {
     family.name: family
     for family in (
@@ -56,7 +57,7 @@ WITHOUT_MODEL_TYPE = bert.FAMILY.model_type
 def named(name: object) -> base.Family:
     """Returns the family of this name."""
     if not isinstance(name, str) or name not in FAMILIES:
-        raise ValueError(f"model_type is {name!r}; known are {', '.join(FAMILIES)}")
+        raise faults.unknown("model_type", name, FAMILIES)
     return FAMILIES[name]
 
 
@@ -65,7 +66,7 @@ def describing(fields: Mapping[str, Any]) -> base.Family:
     model_type = fields.get("model_type") or WITHOUT_MODEL_TYPE
     candidates = [family for family in FAMILIES.values() if family.model_type == model_type]
     if not candidates:
-        return named(model_type)  # which says that there is none
+        return named(model_type)  # raises
     for family in candidates:
         if all(_type_of(fields, part) == it.model_type for part, it in family.nested.items()):
             return family
@@ -75,7 +76,7 @@ def describing(fields: Mapping[str, Any]) -> base.Family:
 
 
 def _type_of(fields: Mapping[str, Any], part: str) -> Any:
-    """Returns the model_type of a nested config, None where there is none."""
+    """Returns the model_type of a nested config, None without one."""
     nested = fields.get(part)
     return nested.get("model_type") if isinstance(nested, Mapping) else None
 
@@ -86,9 +87,9 @@ def holding(
     vocabulary: tokenizer.Tokenizer | None = None,
     decoder: models.EncoderConfig | None = None,
 ) -> base.Family:
-    """Returns the first family that has encoders of this kind, and a class with this head.
+    """Returns the first family with encoders of this kind and a class with this head.
 
-    A family with ids of its own for a SentencePiece vocabulary is meant by that vocabulary alone.
+    A family with special ids for SentencePiece is chosen only for a vocabulary with these ids.
     """
     lacking: dict[str, list[str]] = {}
     for family in FAMILIES.values():
@@ -110,16 +111,16 @@ def holding(
         if len(reasons) == fewest
     )
     raise ValueError(
-        f"no family of weights that is known here ({', '.join(lacking)}) has such models; the "
-        f"nearest: {'; '.join(nearest)}. --format=bertjax keeps them"
+        f"no known family of weights ({', '.join(lacking)}) has such models; the nearest: "
+        f"{'; '.join(nearest)}. --format=bertjax keeps them"
     )
 
 
 def releasing(variables: Collection[str], files: Collection[str]) -> base.Family:
     """Returns the family whose released code made a checkpoint with these variables.
 
-    It is the family that knows most of them; among equals, the one whose config is in `files`, the
-    names of the checkpoint's directory.
+    It is the family that knows most of them, or among equals the one with its config in `files`,
+    the names in the checkpoint's directory.
     """
 
     def likeness(family: base.Family) -> tuple[int, bool]:

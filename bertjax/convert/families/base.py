@@ -1,8 +1,8 @@
-"""A family of weights as the formats see it: the names and fields of its models in other programs.
+"""A family of weights: the names and fields of its models in other programs.
 
 A family has one file in this folder, which makes one `Family`, and one row in FAMILIES. The formats
-are handed a family and know none by name. Computation belongs to `models`: a new part goes there,
-and the family's file says which fields choose it.
+get a family and know none by name. Computation belongs to `models`: a new part goes there, and the
+family's file has the fields that choose it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from bertjax import models
 from bertjax.convert import names
 from bertjax.tokenization import sentence_piece, token_ids
 
-# Fields of EncoderConfig that say how something is computed, not what: no file tells them.
+# Fields of EncoderConfig that do not change the results; no file has them.
 HOW = (
     *("dtype", "gradient_reduction_dtype", "remat", "attention"),
     *("initializer", "depth_scaled_init"),
 )
 
-# Fields of every config.json of transformers that do not change what an encoder computes:
-# bookkeeping, the reader's own, and generation. `auto_map` has a warning of its own.
+# Fields of every config.json of transformers that do not change an encoder's results: bookkeeping,
+# the reader's fields, and generation. `auto_map` has a separate warning.
 BOOKKEEPING = frozenset(
     """
     _attn_implementation_autoset _commit_hash _name_or_path architectures attn_implementation
@@ -47,14 +47,13 @@ BOOKKEEPING = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A field of config.json: the field of EncoderConfig that it is, and its type.
+    """A field of config.json: our field of EncoderConfig, and its type.
 
-    `values` maps each value there to ours, empty where they are the same; of several that mean the
-    same the first is written. `default` is that of a file without the field; None: EncoderConfig's.
-    `told_by` is the attribute that is written, where it is not the field. One that is not `stated`
-    is made by the family's `read` and never written.
-    Numbers of ours below `least` no member of the family has. Theirs are ours times `times`, and
-    `more`.
+    `values` maps each of their values to ours, empty if they are the same; among equals the first
+    is written. `default` is the value in a file without the field; None: EncoderConfig's.
+    `written_from` is the attribute to write, by default the field. A field that is not `stated` is
+    made by the family's `read` and never written. The family's numbers are at least `least`, in our
+    units. Their number is ours times `times` plus `more`.
     """
 
     ours: str
@@ -64,7 +63,7 @@ class Field:
     least: int | None = None
     more: int = 0
     times: int = 1
-    told_by: str = ""
+    written_from: str = ""
     stated: bool = True
 
     def has(self, value: Any) -> bool:
@@ -73,7 +72,7 @@ class Field:
         return is_named and (self.least is None or value >= self.least)
 
     def read(self, value: Any) -> Any:
-        """Returns our value of one in a config.json."""
+        """Returns our value for a value in a config.json."""
         if self.values:
             return self.values[value]
         if self.kind is not int:
@@ -81,14 +80,14 @@ class Field:
         return (value - self.more) // self.times
 
     def written(self, config: models.EncoderConfig) -> Any:
-        """Returns the value in a config.json."""
-        value = getattr(config, self.told_by or self.ours)
+        """Returns the value to write into a config.json."""
+        value = getattr(config, self.written_from or self.ours)
         if self.values:
             return next(theirs for theirs, ours in self.values.items() if ours == value)
         return value * self.times + self.more if self.kind is int else value
 
 
-# The field of tokenizer_config.json that says what a tokenizer gives a model.
+# The field of tokenizer_config.json with the features that a tokenizer makes, and one of them.
 INPUTS, SEGMENTS = "model_input_names", "token_type_ids"
 WITH_SEGMENTS = ["input_ids", SEGMENTS, "attention_mask"]
 
@@ -97,14 +96,13 @@ WITH_SEGMENTS = ["input_ids", SEGMENTS, "attention_mask"]
 class TokenizerFiles:
     """The files of a tokenizer in a directory of weights, as transformers reads them.
 
-    `vocabularies` are those that our tokenizers read, the first that is there; without them
-    tokenizer.json is read. `fields` go into tokenizer_config.json. `single` and `pair` are the
-    templates of an input, with {cls} and {sep}, and {between} for the separators between two texts,
-    of which the vocabulary knows the number. `ids` are fields of config.json and the property
-    of the vocabulary that they are. `pieces` are the ids of a sentencepiece.bpe.model, which is
-    read before all others; a new model is of the family if its vocabulary has these ids.
-    `unread` is the family's class of tokenizers if its rules are not known here: files that name no
-    other class are passed over.
+    `vocabularies` are files for our tokenizers; the first that exists is read, or else
+    tokenizer.json. `fields` go into tokenizer_config.json. `single` and `pair` are the templates of
+    an input, with {cls}, {sep}, and {between} for the separators between two texts, whose number
+    the vocabulary has. `ids` maps fields of config.json to properties of the vocabulary. `pieces`
+    are the ids of a sentencepiece.bpe.model, which is read before all others; a new model belongs
+    to the family if its vocabulary has these ids. `unread` is the family's class of tokenizers if
+    its rules are unknown here: files that name no other class are ignored.
     """
 
     vocabularies: tuple[str, ...]
@@ -116,10 +114,10 @@ class TokenizerFiles:
     unread: str = ""
 
     def with_segments(self) -> TokenizerFiles:
-        """Returns the files with which the second text of a pair has segment 1."""
+        """Returns the same files, but with segment 1 for the second text of a pair."""
         if SEGMENTS in self.fields[INPUTS]:
             return self
-        # Classes of families without segments never give them.
+        # The tokenizer classes of families without segments make none.
         fields = {"tokenizer_class": token_ids.LIBRARY_CLASS, INPUTS: WITH_SEGMENTS}
         pair = self.pair.replace("$B:0 {sep}:0", "$B:1 {sep}:1")
         return dataclasses.replace(self, fields={**self.fields, **fields}, pair=pair)
@@ -134,12 +132,13 @@ class Released:
     `example`: a released folder.
     `defaults`: fields of the config, under our names, with their defaults (vocab_size has none).
     `unread`: fields that the code ignores.
-    `computed_with`: our fields that the code has no option for, with the values that it uses.
-    `means`: names of activations that compute something else, and what they compute.
+    `computed_with`: our fields without an option in the code, with the values that it uses.
+    `means`: names of activations that mean another one in this code, and ours.
     `casing`: regexes of folder names -> whether the text is lowercase; the first match counts.
     `model`: the name of the file of a sentencepiece model.
-    `head_size`: the size of every attention head, for code without a file of a config; the
-      variables give the other sizes.
+    `head_size`: the size of every attention head, for code without a config file; the variables
+    give
+      the other sizes.
     """
 
     names: tuple[names.Name, ...]
@@ -159,36 +158,35 @@ class Released:
 class Family:
     """A family in the files of transformers and of its released code.
 
-    `model_type`, `title`: its name in config.json, and in sentences.
+    `model_type`, `title`: its name in config.json, and in messages.
     `fields`: fields of config.json that map to ours.
     `fixed`: fields of config.json with one supported value, which is also the default.
     `stated`: fields of config.json that are always written.
-    `without_effect`: fields of config.json that change nothing in the encoder.
+    `without_effect`: fields of config.json that do not change the encoder.
     `architectures`: our heads -> the classes of transformers.
     `tensors`: the names of the weights.
     `prefix`: the prefix of these names that models without a head leave out.
     `older`: regexes of earlier spellings of names -> the present ones.
     `ignored`: regexes of tensors that are not parameters.
     `tied`: names of copies -> their originals.
-    `fused`: a tensor of several, concatenated -> their names in `tensors`.
+    `fused`: a concatenated tensor -> the names of its parts in `tensors`.
     `traits`: fields of EncoderConfig that differ from its defaults in all members.
-    `derived`: fields of EncoderConfig that follow from its others in all members.
+    `derived`: fields of EncoderConfig that follow from the others in all members.
     `completed`: fields of EncoderConfig that may differ -> the parameters that make an encoder with
       another value a member of the family that computes the same.
-    `reasons`: fields in `fixed` -> why no other value is supported.
-    `read`: maps the fields of other versions of config.json to those of `fields`.
-    `restated`: fields to write in addition to those of `fields`, or instead of them.
+    `reasons`: fields in `fixed` -> the reason why no other value is supported.
+    `read`: maps the fields of other versions of config.json to `fields`.
+    `restated`: fields to write in addition to `fields`, or instead of them.
     `pooling`: the field with the pooling of a classifier of sequences; "": it reads [CLS].
-    `constants`: tensors of the files that are not parameters, by name, and those of parameters that
-      a model or a file may lack; it takes the sizes of the encoder, and of the decoder if there is
-      one.
+    `constants`: tensors that are not parameters, by name, and values of parameters that a model or
+      a file may lack; it takes the sizes of the encoder, and of the decoder if there is one.
     `decoder`: fields of config.json with the sizes of a decoder -> ours, and the defaults.
     `nested`: fields of config.json with the config of a part, encoder and decoder in this order ->
-      the part's family; () where all sizes stand in one config.
-    `shares`: what the decoder of a sequence-to-sequence model shares with the encoder in the files,
-      a key of `decoder_sharing.LACKING`.
-    `of_weights`: fields of EncoderConfig that no config.json has -> their values by the tensors.
-    `languages`: the fields with the numbers of its languages by name, and with the names by number.
+      the part's family; empty if one config has all sizes.
+    `shares`: the parts that the files' decoder shares with the encoder, a key of
+      `decoder_sharing.LACKING`.
+    `of_weights`: fields of EncoderConfig that no config.json has -> a function of the tensors.
+    `languages`: the field with the numbers of languages by name, and the one with names by number.
     """
 
     model_type: str
@@ -228,12 +226,12 @@ class Family:
 
     @property
     def name(self) -> str:
-        """Its model_type, behind that of its parts where configs are nested."""
+        """Its model_type; if configs are nested, after the model_type of its parts."""
         parts = [part.model_type for part in self.nested.values()]
         return "-".join([*parts[:1], self.model_type])
 
     def completion(self, config: models.EncoderConfig) -> dict[str, np.ndarray]:
-        """Returns the parameters that an encoder lacks to be one of the family's, by our path."""
+        """Returns the parameters that an encoder lacks to be a member, by our path."""
         return {
             path: array
             for field, make in self.completed.items()
@@ -242,7 +240,7 @@ class Family:
         }
 
     def spelling(self, name: str) -> str:
-        """Returns a name as transformers spells it today, prefixed as in a model with a head."""
+        """Returns a name in today's spelling, with its prefix in a model with a head."""
         for older, today in self.older:
             name = re.sub(older, today, name)
         headless = (
@@ -258,7 +256,7 @@ class Family:
         return next((heads[name] for name in architectures if name in heads), None)
 
     def lacks(self, config: models.EncoderConfig) -> list[str]:
-        """Returns in what an encoder differs from all of the family's, [] if it is one of them."""
+        """Returns the fields in which a config is not of this family ([] if it is)."""
         by_our_name = {field.ours: field for field in self.fields.values()}
 
         def has(field: dataclasses.Field[Any], value: Any) -> bool:
@@ -276,7 +274,7 @@ class Family:
         ]
 
     def _alike(self, config: models.EncoderConfig) -> models.EncoderConfig:
-        """Returns the family's encoder of the same sizes and rates."""
+        """Returns the family's encoder with the same sizes and rates."""
         our_names = {field.ours for field in self.fields.values()}
         shared = {
             field.name: field.default
@@ -284,6 +282,6 @@ class Family:
             if field.name not in our_names and field.name not in HOW
         }
         derived = self.derived(dataclasses.asdict(config))
-        # A model of values has no word, and one of tokens no value: sizes that others must have.
+        # A model of values has no words, and a model of tokens no values; others need these sizes.
         sizes = {"vocab_size": config.vocab_size or 1_000, "value_width": config.value_width or 1}
         return dataclasses.replace(config, **{**shared, **sizes, **self.traits, **derived})

@@ -24,7 +24,9 @@ ACTIVATIONS = {theirs: ours for theirs, ours in bert.ACTIVATIONS.items() if ours
 # A file without one of them has the value of ElectraConfig.
 FIELDS: dict[str, base.Field] = bert.FIELDS | {
     "hidden_size": base.Field("hidden_size", int, default=256),
-    "embedding_size": base.Field("embedding_size", int, default=128, told_by="embedding_width"),
+    "embedding_size": base.Field(
+        "embedding_size", int, default=128, written_from="embedding_width"
+    ),
     "num_attention_heads": base.Field("num_attention_heads", int, default=4),
     "intermediate_size": base.Field("intermediate_size", int, default=1024),
     "hidden_act": base.Field("hidden_act", str, values=ACTIVATIONS),

@@ -70,9 +70,9 @@ def test_a_config_that_no_encoder_decoder_has_is_refused(tmp_path):
     fields = fields_of(tmp_path)
     part = fields["decoder"]
     for changes, said in (
-        ({"decoder_start_token_id": None}, "decoder_start_token_id is None; a decoder needs the"),
-        ({"eos_token_id": [3]}, r"eos_token_id is \[3\]; it must be the id"),
-        ({"decoder": part | {"hidden_size": 48}}, "hidden_size is 48 in the decoder and 32 in"),
+        ({"decoder_start_token_id": None}, "start_token_id is None; it must be the first id"),
+        ({"eos_token_id": [3]}, r"eos_token_id is \[3\]; it must be the last"),
+        ({"decoder": part | {"hidden_size": 48}}, "hidden_size is 48; it must be 32"),
         ({"decoder": part | {"is_decoder": False}}, r"decoder\.is_decoder is False; only True"),
         ({"decoder": part | {"hidden_act": "tanh"}}, r"decoder\.hidden_act is 'tanh'; known are"),
         ({"decoder": {"model_type": "gpt2"}}, "with encoder 'bert' and decoder 'gpt2'; known are"),
@@ -88,7 +88,7 @@ def test_a_field_that_is_not_known_is_named_with_its_part(tmp_path, caplog):
     fields["decoder"]["experts"] = 4
     huggingface_config.parse_config(fields, source="config.json")
     (message,) = caplog.messages
-    assert message.startswith("decoder of config.json has the field experts = 4")
+    assert message.startswith("decoder of config.json has the unknown field experts = 4")
 
 
 def test_its_head_is_of_no_other_model_and_its_encoder_is_a_bert():
