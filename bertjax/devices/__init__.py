@@ -1,1 +1,1 @@
-"""The mesh and the placement of arrays on it, figures of devices, options of their compiler."""
+"""The mesh and the sharding of arrays, figures of devices, and compiler options."""

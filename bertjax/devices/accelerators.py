@@ -1,8 +1,8 @@
 """Peak matrix throughput and memory of each kind of JAX device.
 
-A JAX device is what `jax.devices()` lists. It is a whole chip, except for TPU v2, v3 and v7x, where
-it is one of the chip's two cores; those rows carry half of the chip's numbers (two cores share its
-ports too). Prices and slice topologies belong to `plan`.
+`jax.devices()` lists devices. A device is a whole chip, except for TPU v2, v3 and v7x, where it is
+one of the chip's two cores; these rows have half of the chip's numbers (two cores share the ports
+as well). Prices and slice topologies belong to `plan`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ GIB = 2**30
 class Accelerator:
     """One JAX device: dense bfloat16 FLOP/s at its peak, bytes of memory, devices on its chip.
 
-    `flops` is float16 where the device has no bfloat16 units (V100, T4). `clock_hz` turns the
-    cycles that the TPU compiler estimates into seconds. `memory_rate` is that of its memory, and
-    `port_rate` what a chip sends through one of its ports to a neighbour, in bytes a second.
+    `flops` is float16 on devices without bfloat16 units (V100, T4). `clock_hz` turns the cycles of
+    the TPU compiler's estimate into seconds. `memory_rate` is the bandwidth of its memory, and
+    `port_rate` the bandwidth of a port to a neighbouring chip, in bytes a second.
     """
 
     flops: float
@@ -31,7 +31,7 @@ class Accelerator:
 
 # Sources of the TPU rows: docs.cloud.google.com/tpu, pages v2 to v6e and tpu7x (v3: 123 TFLOP/s a
 # chip; jax/_src/pallas/mosaic/tpu_info.py and the scaling book say 140). The two spellings of v5e,
-# v5p and v6e are those of tpu_info.py.
+# v5p and v6e are in tpu_info.py.
 #
 # Clocks: peak FLOP/s of a device over its FLOPs per cycle, rounded. A matrix unit of 128x128 makes
 # 32,768 FLOPs a cycle; a device has 1 unit (v2), 2 (v3), 4 (v5e) or 8 (v4 and v5p: two cores).
@@ -103,16 +103,16 @@ ACCELERATORS: dict[str, Accelerator] = {
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Returns the dense bfloat16 FLOP/s of one JAX device, None where its kind is not known.
+    """Returns the dense bfloat16 FLOP/s of one JAX device, None for an unknown kind.
 
-    A CPU is not known: its peak depends on clock, vector units and cores in use.
+    A CPU is unknown: its peak depends on clock, vector units and cores in use.
     """
     accelerator = ACCELERATORS.get(device_kind)
     return accelerator.flops if accelerator else None
 
 
 def memory_bytes(device_kind: str) -> int | None:
-    """Returns the bytes of memory of one JAX device, None where its kind is not known."""
+    """Returns the bytes of memory of one JAX device, None for an unknown kind."""
     accelerator = ACCELERATORS.get(device_kind)
     return accelerator.memory_bytes if accelerator else None
 

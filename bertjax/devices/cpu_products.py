@@ -1,7 +1,7 @@
-"""Products of bfloat16 factors on CPU, by the instructions that CPUs have for them.
+"""Products of bfloat16 factors on CPU, by the CPU's instructions for them.
 
-XLA on CPU has such a product with a float32 result (AVX512-BF16, AMX). With a bfloat16 result it
-converts the factors to float32 and multiplies those, which is several times slower.
+XLA on CPU has such a product with a float32 result (AVX512-BF16, AMX). For a bfloat16 result it
+converts the factors to float32 and multiplies them, which is several times slower.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from jax.interpreters import mlir
 
 @functools.cache
 def round_behind() -> None:
-    """Has what is compiled for CPU from now on round such products behind a float32 result.
+    """Makes programs compiled for CPU from now on round such products after a float32 result.
 
-    The sums are the same, so is the rounding; gradients are products, too. Other products are
-    compiled as they were. Rules of JAX have no public getter; the table is the same from 0.10 to
-    0.12.
+    Sums and rounding do not change; gradients are products as well. Other products do not change.
+    JAX's rules have no public getter; the table is the same from 0.10 to 0.12.
     """
     usual = mlir._platform_specific_lowerings["cpu"][primitives.dot_general_p].rule
     rounded = mlir.lower_fun(_rounded, multiple_results=False)

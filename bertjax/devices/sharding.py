@@ -1,9 +1,9 @@
-"""The device mesh, and where each parameter lies on it.
+"""The device mesh, and the sharding of parameters and batches.
 
 Two axes: `data` (rows of the batch; under fsdp also slices of the parameters) and `tensor` (heads
-and intermediate units). A rule table maps parameter paths to PartitionSpecs; optimizer state lies
-as its parameter does. Library code takes its mesh as an argument and never asks JAX which devices
-there are, so that the same code compiles for devices that are not there.
+and intermediate units). A rule table maps parameter paths to PartitionSpecs; optimizer state has
+its parameter's sharding. Library code takes its mesh as an argument and never asks JAX for devices,
+so that the same code compiles for devices that do not exist here.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.models import parameters, placement
 from bertjax.models.placement import DATA, TENSOR
+from bertjax.options import faults
 
 # The number of vocabulary entries is seldom divisible, so embeddings are split along the hidden
 # dimension under fsdp and replicated over the tensor axis.
-_PATCHES = r".*\.embeddings\.patches\.kernel"  # a patch has few values, and seldom a multiple
+_PATCHES = r".*\.embeddings\.patches\.kernel"  # the number of values is small, seldom divisible
 _COLUMN = r".*\.(query|key|value|intermediate|gate)"
 _COLUMN_BIAS = _COLUMN + r"\.bias"
 _ROW = r".*\.(layers|cross)\.\d+\.(attention\.)?output"
-# Part of the model -> its rule, before all others. They are small, and sizes of theirs divide by no
-# axis: LoRA's rank, the 200 numbers of a place in a span. A BiLSTM's kernels would be gathered anew
-# for every token.
+# Part of the model -> its rule, before all others. These are small, and some sizes are divisible by
+# no axis: LoRA's rank, the 200 numbers of a place in a span. A BiLSTM's kernels would be gathered
+# again for every token.
 _WHOLE = {part: (rf"{part}\..*", P()) for part in ("lora", "lstm", "sbo_head")}
 RULES: dict[str, list[tuple[str, P]]] = {
     "data_parallel": [(r".*", P())],
@@ -58,7 +59,7 @@ RULES: dict[str, list[tuple[str, P]]] = {
 
 
 def make_mesh(devices: Sequence[Any], *, data: int, tensor: int = 1) -> Mesh:
-    """Returns a data x tensor mesh of JAX `devices`; `data` = -1 takes all that there are."""
+    """Returns a data x tensor mesh of JAX `devices`; `data` = -1 takes all of them."""
     if tensor < 1 or (data < 1 and data != -1):
         raise ValueError(
             f"config.mesh.data is {data} and config.mesh.tensor is {tensor}; both must be at "
@@ -82,13 +83,13 @@ def shardings(
 ) -> Any:
     """Returns a NamedSharding for every leaf of `tree`, by the rules for `params`.
 
-    A leaf whose path ends in a parameter's path lies as that parameter does (Adam's moments do);
+    A leaf whose path ends in a parameter's path has the parameter's sharding (as Adam's moments);
     every other leaf is replicated.
 
-    With `split_kernels` a kernel that the rules leave the same on all data devices is split over
-    them, along the first dimension that they divide: ZeRO's first stage (Rajbhandari et al. 2020,
-    section 5.1), where the float32 parameters are part of the optimizer's state. A table of words
-    is split by entries, where it is large and they divide it (`placement.splits_entries`).
+    With `split_kernels` a kernel that the rules replicate over the data devices is split over them,
+    along the first divisible dimension: ZeRO's first stage (Rajbhandari et al. 2020, section 5.1),
+    where the float32 parameters are part of the optimizer's state. A large table of words is split
+    by entries, if divisible (`placement.splits_entries`).
     """
     table = f"sharding rule table {rule_table!r}"
     whole = [rule for part, rule in _WHOLE.items() if part in params]
@@ -108,27 +109,26 @@ def shardings(
                 len(leaf), mesh.shape[DATA]
             ):
                 by_name[name] = _split(by_name[name], leaf.shape[:1], mesh.shape[DATA])
-    faults = []
+    misfits = []
 
     def place(path: Sequence[Any], leaf: Any) -> NamedSharding:
         suffixes = (parameters.path_name(path[start:]) for start in range(len(path)))
         spec = next((by_name[suffix] for suffix in suffixes if suffix in by_name), P())
         for size, axis in zip(leaf.shape, spec, strict=False):
             if axis is not None and size % mesh.shape[axis]:
-                faults.append(
+                misfits.append(
                     f"{parameters.path_name(path)} has a dimension of {size}, which the "
                     f"{mesh.shape[axis]} devices of mesh axis {axis!r} do not divide"
                 )
         return NamedSharding(mesh, spec)
 
     placed = jax.tree_util.tree_map_with_path(place, tree)
-    if faults:
-        raise ValueError(f"{table} does not fit the mesh:\n  " + "\n  ".join(faults))
+    faults.check(f"{table} does not fit the mesh", misfits)
     return placed
 
 
 def _split(spec: P, shape: Sequence[int], devices: int) -> P:
-    """Returns `spec` with the first free dimension that the devices divide split over `data`."""
+    """Returns `spec` with the first free divisible dimension split over `data`."""
     axes = [*spec, *[None] * (len(shape) - len(spec))]
     free = [at for at, axis in enumerate(axes) if axis is None and not shape[at] % devices]
     if DATA in axes or not free or devices == 1:
@@ -138,7 +138,7 @@ def _split(spec: P, shape: Sequence[int], devices: int) -> P:
 
 
 def _has(params: Any, pattern: str) -> bool:
-    """Returns whether a parameter has such a path: not all encoders have biases, or patches."""
+    """Returns whether any parameter's path matches, as not all encoders have biases or patches."""
     return any(re.fullmatch(pattern, path) for path in parameters.flat(params))
 
 
@@ -163,7 +163,7 @@ def to_devices(
 ) -> dict[str, jax.Array]:
     """Returns the global batch whose local rows are given.
 
-    Which examples the rows are stays behind, or goes along to come back from all hosts' devices.
+    `record_positions` are left out, or with `with_places` placed on the devices like other rows.
     """
     where = batch_sharding(mesh)
     rows_of = {name: rows for name, rows in batch.items() if name != "record_positions"}

@@ -1,13 +1,13 @@
-"""Named sets of XLA options for TPU, none by default: what config.xla_preset may name.
+"""Named sets of XLA options for TPU, the values of config.xla_preset; by default none.
 
 A preset changes how a step is compiled, not what it computes; only `rbg_unsafe` changes the dropout
-masks. Whether one helps depends on model, slice and compiler: `python -m bertjax.plan` compares the
-compiler's estimates, a short run the truth.
+masks. Whether a preset helps depends on model, slice and compiler: `python -m bertjax.plan`
+compares the compiler's estimates, a short run the time.
 
-Source: the names and groups of options are those that MaxText publishes
-(benchmarks/xla_flags_library.py, commit 05d3525e, read 2026-11-21); its text says of them that they
-were beneficial "in certain cases" and that some are on by default. `double_vmem` is a value of our
-own (docs/performance.md); `rbg_unsafe`: jax.random's documentation, "Advanced RNG configuration".
+Source: MaxText publishes the names and groups of options (benchmarks/xla_flags_library.py, commit
+05d3525e, read 2026-11-21); it says that they were beneficial "in certain cases" and that some are
+on by default. `double_vmem` is our value (docs/performance.md); `rbg_unsafe`: jax.random's
+documentation, "Advanced RNG configuration".
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ PRESETS: dict[str, CompilerOptions] = {
 
 
 def compiler_options(name: str, platform: str) -> CompilerOptions | None:
-    """Returns what `jax.jit(compiler_options=...)` takes; None where there is nothing to set.
+    """Returns the argument of `jax.jit(compiler_options=...)`, None without options.
 
-    A preset is for TPU: on another platform it is left out, with a warning.
+    Presets are for TPU: on other platforms they are left out, with a warning.
     """
     if name != "none" and platform != "tpu":
         logging.warning("config.xla_preset is %s, for TPU; it is left out on %s", name, platform)

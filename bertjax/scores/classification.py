@@ -1,10 +1,10 @@
 """Scores of one prediction per example: classes and numbers, as in GLUE.
 
 All take the true labels first, as lists or arrays of equal length, and return a fraction; they
-raise a ValueError if there are no examples, or not one prediction for each label. They equal the
+raise a ValueError without examples, or without one prediction for each label. They equal the
 functions of scikit-learn and scipy, which GLUE's public toolkits use (the server's code is not
-public). Where a score is undefined, F1 and Matthews are 0 as in scikit-learn, so that a model with
-constant predictions ranks last; correlations are nan as in scipy.
+public). Undefined F1 and Matthews scores are 0 as in scikit-learn, so that a model with constant
+predictions ranks last; undefined correlations are nan as in scipy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import numpy as np
 from jaxtyping import Int, Shaped
 from numpy.typing import ArrayLike
 
+from bertjax.options import faults
+
 
 def accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
     """Returns the share of predictions that equal their label."""
@@ -27,7 +29,7 @@ def accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
 def f1(labels: ArrayLike, predictions: ArrayLike) -> float:
     """Returns the harmonic mean of precision and recall of class 1; the other class is 0.
 
-    It is 0 where class 1 neither is a label nor is predicted.
+    It is 0 if class 1 is neither a label nor predicted.
 
     Raises:
       ValueError: if a class is neither 0 nor 1.
@@ -35,10 +37,8 @@ def f1(labels: ArrayLike, predictions: ArrayLike) -> float:
     labels, predictions = _pair(labels, predictions)
     unknown = np.setdiff1d(np.concatenate([labels, predictions]), [0, 1])
     if len(unknown):
-        raise ValueError(
-            f"f1 scores the classes 0 and 1, but there are {unknown[:10].tolist()}; for more "
-            "classes take macro_f1 or micro_f1"
-        )
+        instead = "for more classes take macro_f1 or micro_f1"
+        raise faults.wrong("a class of f1", unknown[0].item(), "0 or 1", instead)
     of_label, of_prediction = labels == 1, predictions == 1
     correct = int(np.sum(of_label & of_prediction))
     return _f1(correct, int(np.sum(of_label)), int(np.sum(of_prediction)))
@@ -47,7 +47,7 @@ def f1(labels: ArrayLike, predictions: ArrayLike) -> float:
 def roc_auc(labels: ArrayLike, scores: ArrayLike) -> float:
     """Returns the share of pairs of class 1 and class 0 in which class 1 has the higher score.
 
-    Equal scores count half. It is nan where one of the classes does not occur.
+    Equal scores count half. It is nan if a class does not occur.
     """
     labels, scores = _pair(labels, scores)
     is_one = labels == 1
@@ -61,19 +61,16 @@ def roc_auc(labels: ArrayLike, scores: ArrayLike) -> float:
 
 
 def macro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Returns the mean of every class's F1, each class counting the same.
-
-    The classes are those that occur as a label or as a prediction.
-    """
+    """Returns the mean F1 of the classes that occur as a label or as a prediction."""
     confusion = _confusion(labels, predictions)
     counts = zip(np.diag(confusion), confusion.sum(1), confusion.sum(0), strict=True)
     return float(np.mean([_f1(*(int(count) for count in of_class)) for of_class in counts]))
 
 
 def matthews_corrcoef(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Returns the correlation of predicted and true classes, between -1 and 1; any classes.
+    """Returns the correlation of predicted and true classes, between -1 and 1.
 
-    It is 0 where all labels or all predictions are the same class.
+    It is 0 if all labels or all predictions are the same class.
 
     Source: Matthews (1975); for more than two classes Gorodkin (2004), "Comparing two K-category
     assignments by a K-category correlation coefficient", equation 8.
@@ -92,7 +89,7 @@ def matthews_corrcoef(labels: ArrayLike, predictions: ArrayLike) -> float:
 def pearson(labels: ArrayLike, predictions: ArrayLike) -> float:
     """Returns the linear correlation of predicted and true numbers, between -1 and 1.
 
-    It is nan where all labels or all predictions are equal, or one is not finite.
+    It is nan if all labels or all predictions are equal, or one is not finite.
 
     Raises:
       ValueError: if there are fewer than two examples.
@@ -106,7 +103,7 @@ def pearson(labels: ArrayLike, predictions: ArrayLike) -> float:
 def spearman(labels: ArrayLike, predictions: ArrayLike) -> float:
     """Returns the linear correlation of the ranks; equal numbers share the mean of their ranks.
 
-    It is nan where all labels or all predictions are equal, or one is nan.
+    It is nan if all labels or all predictions are equal, or one is nan.
     """
     from scipy import stats
 
@@ -114,9 +111,9 @@ def spearman(labels: ArrayLike, predictions: ArrayLike) -> float:
 
 
 def multi_label_micro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Returns the F1 of all decisions taken together, 0 where nothing is labelled or predicted.
+    """Returns the F1 of all decisions together, 0 if nothing is labelled or predicted.
 
-    `labels` and `predictions` are [examples, classes], 1 where an example has the label.
+    `labels` and `predictions` are [examples, classes], 1 if an example has the label.
 
     Raises:
       ValueError: as `multi_label_macro_f1`.
@@ -136,13 +133,13 @@ def multi_label_macro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
     return float(np.mean([_f1(*(int(count) for count in of_label)) for of_label in counts]))
 
 
-# For tasks whose examples have any number of labels.
+# For tasks with any number of labels for an example.
 MULTI_LABEL_SCORES: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
     "macro_f1": multi_label_macro_f1,
     "micro_f1": multi_label_micro_f1,
 }
 
-# The names are those of GLUE's tables; macro and micro are for tasks of one's own.
+# The names are from GLUE's tables; macro and micro F1 are for other tasks.
 SCORES: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
     "accuracy": accuracy,
     "f1": f1,
@@ -158,7 +155,7 @@ SCORES: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
 def _pair(
     labels: ArrayLike, predictions: ArrayLike
 ) -> tuple[Shaped[np.ndarray, " examples"], Shaped[np.ndarray, " examples"]]:
-    """Returns both as arrays after checking that they belong together."""
+    """Returns both as arrays after checking their shapes."""
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     if labels.ndim != 1 or labels.shape != predictions.shape:
         raise ValueError(
@@ -179,7 +176,7 @@ def _label_counts(labels: ArrayLike, predictions: ArrayLike) -> Int[np.ndarray, 
             "[examples, classes], and not empty"
         )
     if unknown := sorted({*np.unique(labels).tolist(), *np.unique(predictions).tolist()} - {0, 1}):
-        raise ValueError(f"labels and predictions must be 0 or 1, but there are {unknown[:10]}")
+        raise faults.wrong("a label or prediction", unknown[0], "0 or 1")
     is_there, is_given = labels == 1, predictions == 1
     counts = (is_there & is_given, is_there, is_given)
     return np.stack([count.sum(axis=0) for count in counts], axis=1)
@@ -188,7 +185,7 @@ def _label_counts(labels: ArrayLike, predictions: ArrayLike) -> Int[np.ndarray, 
 def _correlation(function: Callable[..., Any], labels: ArrayLike, predictions: ArrayLike) -> float:
     labels, predictions = _pair(labels, predictions)
     if len(labels) < 2:
-        raise ValueError("a correlation needs two examples or more, but there is 1")
+        raise faults.wrong("the number of examples", 1, "at least 2 for a correlation")
     with warnings.catch_warnings(action="ignore"):  # nan says the same
         result = function(labels.astype(np.float64), predictions.astype(np.float64))
     return float(result.statistic)
@@ -200,7 +197,7 @@ def _f1(correct: int, labelled: int, predicted: int) -> float:
 
 
 def _confusion(labels: ArrayLike, predictions: ArrayLike) -> Int[np.ndarray, "classes classes"]:
-    """Returns how often each class (row) was predicted as each class (column)."""
+    """Returns the number of examples by true class (row) and predicted class (column)."""
     labels, predictions = _pair(labels, predictions)
     classes, positions = np.unique(np.concatenate([labels, predictions]), return_inverse=True)
     rows, columns = np.split(positions, 2)

@@ -1,14 +1,15 @@
 """Entities in tagged words, and their precision, recall and F1 in percent, as conlleval scores.
 
 A tag is "O", or one of B, I, E, S, alone or with a type after a hyphen ("B-PER"). One rule reads
-IOB1, IOB2 and IOBES alike, so that whatever a model predicts has a meaning. An entity begins
+IOB1, IOB2 and IOBES, so that any prediction has a meaning. An entity begins
 - at B and at S;
-- at I and E where the word before is outside, has another type, or is E or S;
-and it goes on to the word before the next "O", beginning or end of the sentence. It is correct
-where first word, last word and type are all the same.
+- at I and E if the word before is outside, has another type, or is E or S;
+and it ends before the next "O", the next beginning, or the end of the sentence. It is correct if
+first word, last word and type are the same.
 
-Source: conlleval of the CoNLL shared tasks (version 2004-01-26). It knows no S, and of E only
-schemes without B, so there B directly after E of its type does not begin an entity; here it does.
+Source: conlleval of the CoNLL shared tasks (version 2004-01-26). It does not know S, and knows E
+only in schemes without B, so there B directly after E of its type does not begin an entity; here it
+does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import collections
 import dataclasses
 from collections.abc import Sequence
 
+from bertjax.options import faults
+
 OUTSIDE = "O"
 _BEGINS, _ENDS, _PREFIXES = ("B", "S"), ("E", "S"), ("B", "I", "E", "S")
 _MAX_FAULTS = 10  # that an error lists
@@ -24,7 +27,7 @@ _MAX_FAULTS = 10  # that an error lists
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Entity:
-    """The words [start, end) of a sentence, and what they name ("" where tags have no types)."""
+    """The words [start, end) of a sentence, and their type ("" without types)."""
 
     start: int
     end: int
@@ -33,7 +36,7 @@ class Entity:
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """How many entities there are, were found, and were found correctly."""
+    """The numbers of true, predicted and correctly predicted entities."""
 
     gold: int
     found: int
@@ -51,14 +54,14 @@ class Counts:
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of precision and recall, in percent; 0 where both are 0."""
+        """The harmonic mean of precision and recall, in percent; 0 if both are 0."""
         precision, recall = self.precision, self.recall
         return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The figures of conlleval; `overall` counts every entity the same, whatever its type."""
+    """The figures of conlleval; `overall` is over all entities of any type."""
 
     tokens: int
     correct_tokens: int
@@ -67,7 +70,7 @@ class Scores:
 
     @property
     def accuracy(self) -> float:
-        """The share of words whose whole tag is right, "O" included, in percent."""
+        """The share of words with the right tag, "O" included, in percent."""
         return 100 * self.correct_tokens / self.tokens if self.tokens else 0.0
 
 
@@ -75,18 +78,18 @@ def extract(tags: Sequence[str]) -> list[Entity]:
     """Returns the entities of one sentence in the order of their words.
 
     Raises:
-      ValueError: if a tag is of none of the schemes.
+      ValueError: if a tag is not one of the schemes'.
     """
     parts = [(prefix, kind) for prefix, _, kind in (tag.partition("-") for tag in tags)]
-    if faults := [
+    if unknown := [
         f"{tag!r} (word {at})"
         for at, (tag, (prefix, _)) in enumerate(zip(tags, parts, strict=True))
         if tag != OUTSIDE and prefix not in _PREFIXES
     ]:
-        more = f" and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else ""
+        more = f" and {len(unknown) - _MAX_FAULTS} more" if len(unknown) > _MAX_FAULTS else ""
         raise ValueError(
-            f"unknown tags {', '.join(faults[:_MAX_FAULTS])}{more}; a tag is O, or B, I, E or S "
-            "with a type, such as B-PER"
+            f"unknown tags {', '.join(unknown[:_MAX_FAULTS])}{more}; a tag must be O, or B, I, E "
+            "or S with a type, such as B-PER"
         )
     entities, start = [], None
     for position, (prefix, kind) in enumerate(parts):
@@ -105,14 +108,12 @@ def score(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> 
     """Returns the scores of predicted tags, a sequence per sentence, against the true ones.
 
     Raises:
-      ValueError: if sentences or words are not equally many, or a tag is of none of the schemes;
-        it names the sentence, counted from 0.
+      ValueError: if the numbers of sentences or words differ, or a tag is unknown; it names the
+        sentence, counted from 0.
     """
     if len(gold) != len(predicted):
-        raise ValueError(
-            f"there are {len(gold)} sentences with gold tags and {len(predicted)} with predicted "
-            "ones; they must be equally many"
-        )
+        must = f"{len(gold)}, as of gold tags"
+        raise faults.wrong("the number of sentences with predicted tags", len(predicted), must)
     counters = collections.Counter(), collections.Counter(), collections.Counter()
     tokens = correct_tokens = 0
     for number, (true_tags, tags) in enumerate(zip(gold, predicted, strict=True)):

@@ -1,7 +1,7 @@
 """Scores of generated texts: exact match, and the numbers of sacrebleu and rouge-score.
 
-BLEU and chrF are sacrebleu's by its defaults (Post 2018), from 0 to 100; ROUGE is the mean of
-rouge-score's F of each text with stemming, from 0 to 1, as its own command has it.
+BLEU and chrF are sacrebleu's with its defaults (Post 2018), from 0 to 100; ROUGE is the mean F of
+rouge-score with stemming, from 0 to 1, as its command computes it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Any
 
 from absl import logging
 
+from bertjax.options import faults
+
 Texts = Sequence[str]
 _READ_BY_ROUGE = re.compile("[a-z0-9]")
 
 
 def exact_match(predictions: Texts, references: Texts) -> float:
-    """Returns the share of texts that are their references, but for white space at their ends."""
+    """Returns the share of texts that equal their references except for white space at the ends."""
     hits = [
         one.strip() == other.strip() for one, other in zip(predictions, references, strict=True)
     ]
@@ -50,7 +52,7 @@ def _rouge(name: str) -> Callable[[Texts, Texts], float]:
     return score
 
 
-# Name -> the score of predictions and references; the names are those of config.finetuning.
+# Name in config.finetuning -> the score of predictions and references.
 SCORES: dict[str, Callable[[Texts, Texts], float]] = {
     "exact_match": exact_match,
     "bleu": bleu,
@@ -64,11 +66,11 @@ def check(names: Sequence[str]) -> None:
 
     Raises:
       ValueError: if a name is not known.
-      ImportError: if the package of one is not installed, naming the extra.
+      ImportError: if a score's package is not installed, naming the extra.
     """
     for name in names:
         if name not in SCORES:
-            raise ValueError(f"the score is {name!r}; known are {', '.join(SCORES)}")
+            raise faults.unknown("the score", name, SCORES)
         SCORES[name](["a text"], ["a text"])
 
 
@@ -78,6 +80,6 @@ def _package(name: str) -> Any:
     except ImportError as error:
         title = name.partition(".")[0].replace("_", "-")
         raise ImportError(
-            f"{title} is not installed, and a score of config.finetuning.text_scores is its: "
+            f"a score of config.finetuning.text_scores needs {title}, which is not installed: "
             "pip install -e '.[generation]'"
         ) from error

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """The mean over all groups, and that of every paradigm and phenomenon that has a name.
+    """The mean accuracy over all groups, and the accuracy of every named paradigm and phenomenon.
 
-    `ties` are the comparisons in which a wrong text scores as high as the right one, which none
-    exceeds. `chance` is the accuracy of scores at random.
+    `ties` is the number of comparisons in which the right text shares the highest score. `chance`
+    is the accuracy of random scores.
     """
 
     accuracy: float
@@ -29,10 +29,10 @@ def accuracy(
 ) -> Accuracy:
     """Returns the accuracy of comparisons, each with the scores of its texts, the right one first.
 
-    A comparison is right if no text scores higher than the first: a tie is right, as in the scorer
-    of BabyLM. `paradigms` and `phenomena` are those of each comparison, "" where it has none. A
-    phenomenon is the mean over its paradigms, and the accuracy that over all `groups`, which are
-    "paradigms" or "phenomena".
+    A comparison is right if no text scores higher than the first: ties are right, as in BabyLM's
+    scorer. `paradigms` and `phenomena` have one name for each comparison, or "". The accuracy of a
+    phenomenon is the mean over its paradigms, and the whole one the mean over all `groups`, which
+    are "paradigms" or "phenomena".
     Source: babylm-org/babylm-eval, strict/evaluation_pipeline/sentence_zero_shot, run.py and
     compute_results.py.
     """
@@ -53,10 +53,10 @@ def accuracy(
 def mean_shares(
     values: Sequence[float], groups: Iterable[str]
 ) -> tuple[float, Mapping[str, float]]:
-    """Returns the mean over all groups, and that of each group, in the order of their names.
+    """Returns the mean over all groups, and each group's mean, in the order of their names.
 
-    Every group counts the same, however many values it has. A value is 1 for a comparison that is
-    right, else 0; or the share of such comparisons in a smaller group.
+    Groups of any size have the same weight. A value is 1 for a right comparison, else 0; or the
+    share of right comparisons in a smaller group.
     """
     of_group: dict[str, list[float]] = {}
     for value, group in zip(values, groups, strict=True):

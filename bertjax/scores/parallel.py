@@ -1,4 +1,4 @@
-"""Retrieval of translations: how often the nearest text of another language is the right one."""
+"""Retrieval of translations: the share of texts whose nearest text is their translation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def retrieval(
 ) -> dict[str, tuple[float, float]]:
     """Returns P@1 from source to target and back, by `cosine` and by `margin`.
 
-    The partner of a vector is the one in its row. The margin of a pair is its cosine over the mean
-    cosine of both with their NEIGHBOURS nearest.
-    Source: XTREME (Hu et al. 2020), Tatoeba; Artetxe and Schwenk 2019, section 3, ratio.
+    The partner of a vector has the same row. The margin of a pair is its cosine over the mean
+    cosine of both with their NEIGHBOURS nearest. Source: XTREME (Hu et al. 2020), Tatoeba; Artetxe
+    and Schwenk 2019, section 3, ratio.
     """
     source, target = similarity.unit(source), similarity.unit(target)
     means = _mean_of_nearest(source, target), _mean_of_nearest(target, source)
@@ -47,7 +47,7 @@ def _share(
     of_queries: Float[np.ndarray, " pairs"] | None = None,
     of_others: Float[np.ndarray, " pairs"] | None = None,
 ) -> float:
-    """Returns the share of queries whose partner is the nearest; the first of several as near."""
+    """Returns the share of queries whose partner is the nearest; the first among equals counts."""
     right = 0
     for first in range(0, len(queries), ROWS_AT_ONCE):
         scores = queries[first : first + ROWS_AT_ONCE] @ others.T

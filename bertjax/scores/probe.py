@@ -1,4 +1,4 @@
-"""How well a linear classifier tells classes apart by vectors: a probe of what is in them."""
+"""A probe of vectors: the scores of a linear classifier on them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
+from bertjax.options import faults
 from bertjax.scores import classification
 
 FOLDS = 5
-_SEED = 0  # of the folds: scores of two models are of the same ones
+_SEED = 0  # of the folds, so that two models have the same
 _STEPS = 200  # at most; some dozens are enough
 _TOLERANCE = 1e-4  # largest gradient at the end, as in scikit-learn
 
@@ -18,16 +19,16 @@ _TOLERANCE = 1e-4  # largest gradient at the end, as in scikit-learn
 def cross_validated(
     vectors: Float[np.ndarray, "examples hidden"], labels: Sequence[str]
 ) -> dict[str, float]:
-    """Returns accuracy and macro F1 of a logistic regression, over folds that it has not seen.
+    """Returns accuracy and macro F1 of a logistic regression by cross-validation.
 
-    Each of FOLDS folds holds as large a share of every class; all examples are scored once.
+    Each of FOLDS folds has the same share of every class; all examples are scored once.
 
     Raises:
       ValueError: if there are fewer than two classes.
     """
     names, numbers = np.unique(np.asarray(labels), return_inverse=True)
     if len(names) < 2:
-        raise ValueError(f"all labels are {names.tolist()}; a probe needs two classes")
+        raise faults.wrong("the classes of a probe", names.tolist(), "at least two")
     folds, predictions = _folds(numbers), np.zeros_like(numbers)
     for fold in range(FOLDS):
         is_held_out = folds == fold
@@ -42,7 +43,7 @@ def cross_validated(
 
 
 def _folds(numbers: Int[np.ndarray, " examples"]) -> Int[np.ndarray, " examples"]:
-    """Returns the fold of each example: those of a class are dealt in turn, in random order."""
+    """Returns the fold of each example: each class is dealt in turn, in random order."""
     order = np.random.default_rng(_SEED).permutation(len(numbers))
     by_class = order[np.argsort(numbers[order], kind="stable")]
     folds = np.empty(len(numbers), np.int64)

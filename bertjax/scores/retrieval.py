@@ -1,8 +1,8 @@
 """Scores of rankings: recall@k, MRR@10 and nDCG@10, as trec_eval computes them.
 
-A run is a ranking of documents for each query; relevances are whole numbers, of which those above 0
-say that a document answers the query. Queries without any relevant document are left out. Documents
-of the same score are ranked by name, the greatest first, as trec_eval does.
+A run is a ranking of documents for each query. Relevances are whole numbers; above 0 a document
+answers the query. Queries without a relevant document are left out. Documents with the same score
+are ranked by name, the greatest first, as in trec_eval.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ RECALL_DEPTHS = (1, 10, 100)
 DEPTH = 10  # of MRR and nDCG
 DEEPEST = max(*RECALL_DEPTHS, DEPTH)
 
-# Cosines that are held at a time: 64 MiB in float64.
+# The number of cosines in memory: 64 MiB in float64.
 _CELLS = 1 << 23
 
 
 def scores(rankings: Rankings, relevances: Relevances) -> dict[str, float]:
-    """Returns the means over all queries that have a relevant document.
+    """Returns the means over all queries with a relevant document.
 
-    A query of those without a ranking scores 0.
+    Such a query without a ranking scores 0.
 
     Raises:
       ValueError: if no query has a relevant document.
@@ -60,8 +60,8 @@ def _of_query(ranking: Sequence[str], relevances: Mapping[str, int]) -> dict[str
 def _gain(grades: Float[np.ndarray, " ranks"]) -> float:
     """Returns the discounted cumulative gain.
 
-    Source: Järvelin and Kekäläinen 2002, equation 2, with the logarithm of rank + 1, as trec_eval's
-    ndcg_cut: gains are the grades themselves.
+    Source: Järvelin and Kekäläinen 2002, equation 2, with the logarithm of rank + 1 and grades as
+    gains, as in trec_eval's ndcg_cut.
     """
     return float((grades / np.log2(np.arange(2, len(grades) + 2))).sum())
 
@@ -75,10 +75,10 @@ def nearest(
 ) -> list[list[str]]:
     """Returns the names of the documents nearest to each query by cosine, the nearest first.
 
-    Of the same cosine the greatest name comes first. Cosines are those of float32, by which
-    equal texts have equal ones.
+    Among equal cosines the greatest name comes first. Cosines are rounded to float32, so that equal
+    texts have equal ones.
     """
-    # Documents from the greatest name to the least: then a stable order is that of trec_eval.
+    # Documents from the greatest name to the least: a stable sort then gives trec_eval's order.
     order = sorted(range(len(names)), key=names.__getitem__, reverse=True)
     units, depth = similarity.unit(documents)[order], min(count, len(names))
     step = max(_CELLS // max(len(names), 1), 1)
@@ -93,11 +93,11 @@ def nearest(
 def _highest(
     values: Float[np.ndarray, "rows columns"], count: int
 ) -> Int[np.ndarray, "rows count"]:
-    """Returns the places of the highest values of each row; of equal ones the first come first."""
+    """Returns the places of the highest values of each row; equal values keep their order."""
     lowest = np.partition(values, -count, axis=1)[:, -count, None]
     rows = []
     for row, limit in zip(values, lowest[:, 0], strict=True):
-        # All that equal the last one that is taken: which of them are, their places decide.
+        # Includes all values that equal the last one taken; their places decide.
         places = np.flatnonzero(row >= limit)
         rows.append(places[np.argsort(-row[places], kind="stable")][:count])
     return np.array(rows).reshape(len(values), count)

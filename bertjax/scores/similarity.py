@@ -9,7 +9,7 @@ from bertjax.scores import classification
 
 
 def unit(vectors: Float[np.ndarray, "rows hidden"]) -> Float[np.ndarray, "rows hidden"]:
-    """Returns the vectors in float64 with length 1; one of zeros stays so."""
+    """Returns the vectors in float64 with length 1; zero vectors do not change."""
     vectors = vectors.astype(np.float64)
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1.0)
@@ -18,7 +18,7 @@ def unit(vectors: Float[np.ndarray, "rows hidden"]) -> Float[np.ndarray, "rows h
 def cosines(
     first: Float[np.ndarray, "rows hidden"], second: Float[np.ndarray, "rows hidden"]
 ) -> Float[np.ndarray, " rows"]:
-    """Returns the cosine of each row with the other's; with a vector of zeros it is 0."""
+    """Returns the cosine of each row with the other's; 0 for a zero vector."""
     return (unit(first) * unit(second)).sum(axis=-1)
 
 
@@ -46,7 +46,7 @@ def triplet_accuracy(
 ) -> float:
     """Returns the share of anchors whose positive is nearer than all of its negatives.
 
-    A negative that is as near as the positive counts as an error, as in sentence-transformers'
+    A negative as near as the positive counts as an error, as in sentence-transformers'
     TripletEvaluator.
     """
     of_positives = cosines(anchors, positives)

@@ -1,10 +1,11 @@
 """Exact match and F1 of answers to SQuAD's questions, in percent, as its official scripts do.
 
-Gold answers are given by question id, an empty list for a question that has none. Which answer a
-model gives belongs to `bertjax.finetuning.spans`.
+Gold answers are given by question id, an empty list for a question without an answer.
+`bertjax.finetuning.spans` chooses a model's answers.
 
 Source: evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-explorer. They differ:
-v1.1 scores a question without prediction as 0 and knows no empty answers, v2.0 wants all.
+v1.1 scores a question without prediction as 0 and knows no empty answers; v2.0 needs all
+predictions.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII's alone
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only
 
 
 def normalize_answer(text: str) -> str:
@@ -36,7 +37,7 @@ def exact_match(prediction: str, answer: str) -> bool:
 def f1(prediction: str, answer: str) -> float:
     """Returns the F1 (0 to 1) of the normalized words, counted as often as they occur.
 
-    Where one has no words left it is 1 if neither has (v2.0; v1.1 gives 0 then).
+    If one has no words left, it is 1 if neither has (v2.0; in v1.1 it is 0).
     """
     predicted, gold = normalize_answer(prediction).split(), normalize_answer(answer).split()
     if not predicted or not gold:
@@ -53,8 +54,8 @@ def evaluate_v1(
 ) -> dict[str, float]:
     """Returns exact_match, f1, total and missing (questions without prediction) by v1.1's rules.
 
-    Each question counts with its best gold answer; one without prediction counts 0. Predictions
-    for unknown questions count nothing.
+    A question has the score of its best gold answer, without prediction 0. Predictions for unknown
+    questions are ignored.
 
     Raises:
       ValueError: if there are no questions, or one has no gold answer.
@@ -62,8 +63,8 @@ def evaluate_v1(
     _check_any(answers)
     if empty := [question for question, golds in answers.items() if not golds]:
         raise ValueError(
-            f"{len(empty)} questions have no answer, such as {empty[:10]}; SQuAD v2.0's data are "
-            "scored with `evaluate`"
+            f"{len(empty)} questions have no answer, such as {empty[:10]}: score SQuAD v2.0 with "
+            "`evaluate`"
         )
     answered = [question for question in answers if question in predictions]
     exact = sum(
@@ -86,9 +87,9 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns exact, f1 and total by v2.0's rules, and each under HasAns_ and NoAns_.
 
-    A prediction counts as "" where its no-answer probability, or the score difference that stands
-    for it, is above `threshold`. With these given there are also best_exact, best_f1 and the
-    thresholds where they are reached, best_exact_thresh and best_f1_thresh (see `best_threshold`).
+    A prediction counts as "" if its no-answer probability, or a score difference in its place, is
+    above `threshold`. With these there are also best_exact, best_f1 and the thresholds that reach
+    them, best_exact_thresh and best_f1_thresh (see `best_threshold`).
 
     Raises:
       ValueError: if there are no questions, or one has no prediction or no probability.
@@ -124,9 +125,9 @@ def best_threshold(
 ) -> tuple[float, float]:
     """Returns the best mean score (percent) over all no-answer thresholds, and that threshold.
 
-    `scores` (0 to 1) are those of the predictions as they are. As in the official script, equal
-    probabilities are taken one by one in the mapping's order, so among them the score may be one
-    that no threshold reaches; and where answering nothing is best the threshold is 0.
+    `scores` (0 to 1) are the predictions' scores without a threshold. As in the official script,
+    equal probabilities are taken one by one in the mapping's order, so the best score may be one
+    that no threshold reaches; if answering nothing is best, the threshold is 0.
     """
     current = best = sum(1 for golds in answers.values() if not golds)
     threshold = 0.0
@@ -154,7 +155,7 @@ def _best(score: Any, prediction: str, golds: Sequence[str]) -> float:
 def _breakdown(
     answers: Mapping[str, Sequence[str]], scores: Mapping[str, Mapping[str, float]]
 ) -> dict[str, float]:
-    """Returns the mean scores of all questions, of those with and of those without answer."""
+    """Returns the mean scores of all questions, and of questions with and without an answer."""
     groups = {
         "": list(answers),
         "HasAns_": [question for question, golds in answers.items() if golds],

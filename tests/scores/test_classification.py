@@ -38,7 +38,7 @@ def test_what_is_no_labels_is_not_scored():
         (np.ones(3), np.ones(3), r"must be .examples, classes."),
         (np.ones((2, 3)), np.ones((3, 2)), "have shape"),
         (np.ones((0, 3)), np.ones((0, 3)), "not empty"),
-        (np.ones((2, 3)), np.full((2, 3), 0.5), "must be 0 or 1, but there are .0.5."),
+        (np.ones((2, 3)), np.full((2, 3), 0.5), "is 0.5; it must be 0 or 1"),
     ):
         for score in classification.MULTI_LABEL_SCORES.values():
             with pytest.raises(ValueError, match=message):
