@@ -33,7 +33,7 @@ from etils import epath
 from bertjax.cli import command_line, programs, recipe_flag
 from bertjax.jobs import automatic
 from bertjax.plan import assumptions as assumptions_lib
-from bertjax.plan import budget, budget_text, cache, planner, targets, text
+from bertjax.plan import budget, cache, planner, targets, text
 from bertjax.training import config_faults, planned
 
 
@@ -87,7 +87,7 @@ def _print_budget(options: programs.Plan, given: str, directory: pathlib.Path) -
         on_target = targets.make_planner(target, directory)
     enough, entries = options.tokens_per_parameter, []
     for entry in budget.fill(configs, on_target, hours=hours, enough=enough, with_all=bool(names)):
-        logging.info("%s", budget_text.summary(entry))
+        logging.info("%s", budget.summary(entry))
         entries.append(entry)
     made = budget.Budget(
         date=datetime.date.today().isoformat(),
@@ -103,7 +103,7 @@ def _print_budget(options: programs.Plan, given: str, directory: pathlib.Path) -
         assumptions=tuple(assumptions),
         versions=cache.versions(),
     )
-    _print(options, budget_text.to_json(made), budget_text.lines(made))
+    _print(options, budget.to_json(made), budget.lines(made))
 
 
 def _print(options: programs.Plan, fields: dict[str, Any], lines: Iterable[str]) -> None:

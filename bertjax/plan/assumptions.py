@@ -1,4 +1,4 @@
-"""A config completed without its data, and a sentence for everything that this assumes."""
+"""A config completed without its data, and a sentence for each assumption."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_VOCAB_SIZE = 30522  # of bert-base-uncased
 def with_vocabulary(
     config: ml_collections.ConfigDict, vocab_size: int
 ) -> tuple[ml_collections.ConfigDict, list[str]]:
-    """Returns the config with a vocabulary size, and what had to be assumed without its records."""
+    """Returns the config with a vocabulary size, and the assumptions made without its records."""
     config = config.copy_and_resolve_references()
     assumptions = []
     if not config.model.vocab_size and config.model.embeddings in encoder_config.OF_TOKENS:
@@ -36,9 +36,9 @@ def with_vocabulary(
 def with_length(
     config: ml_collections.ConfigDict, num_examples: int
 ) -> tuple[ml_collections.ConfigDict, list[str]]:
-    """Returns the config with the steps that follow from examples, and what that assumes.
+    """Returns the config with the number of steps for its examples, and the assumptions.
 
-    `num_examples` stands in for the data, which is read where it is 0 and the config names it.
+    If `num_examples` is 0, they are counted in the config's data.
     """
     if config.task == "finetuning":
         return _finetuning_with_length(config, num_examples)
@@ -47,9 +47,8 @@ def with_length(
         return config, []
     if not num_examples and not config.data.train_dir:
         raise ValueError(
-            f"config.phases.{names[0]}.num_epochs is {config.phases[names[0]].num_epochs}; how "
-            "many steps that is follows from the records: give --config.data.train_dir=DIR or "
-            "--num_examples=N"
+            f"config.phases.{names[0]}.num_epochs is {config.phases[names[0]].num_epochs}, which "
+            "needs a number of examples: give --config.data.train_dir=DIR or --num_examples=N"
         )
     config = config.copy_and_resolve_references()
     if num_examples:
@@ -73,7 +72,7 @@ def _finetuning_with_length(
     has_data = bool(config.init_from and (options.train_file or options.data_dir))
     if not num_examples and not has_data:
         raise ValueError(
-            "how long finetuning takes follows from its examples: give --num_examples=N, or the "
+            "the time of finetuning depends on its examples: give --num_examples=N, or the "
             "weights and the files as for training (--config.init_from=PATH and "
             "--config.finetuning.train_file=FILE or --config.finetuning.data_dir=DIR)"
         )
@@ -89,7 +88,7 @@ def _finetuning_with_length(
         opened = _opened(config)
         dtype, prng_impl = config.model.dtype, config.prng_impl
         config = jobs.unfrozen(opened.config)
-        config.model.dtype, config.prng_impl = dtype, prng_impl  # those of the target
+        config.model.dtype, config.prng_impl = dtype, prng_impl  # as on the target
         num_examples = opened.data.of_phase(opened.phases[0]).num_examples or 0
         source = "its files"
     epochs = f"{config.finetuning.num_epochs:g} epochs of them"

@@ -1,8 +1,8 @@
-"""Results of earlier compilations, by the hash of everything that the compiler sees.
+"""Results of earlier compilations, by a hash of all inputs of the compiler.
 
-They are the step's config and shapes, the mesh, the topology, the compiler's options and flags, the
-versions of what compiles, and bertjax's own source: hashing it costs milliseconds, lowering the
-step to hash its text would cost up to half a minute. An entry is a small JSON file.
+The inputs are the step's config and shapes, the mesh, the topology, the compiler's options, flags
+and versions, and bertjax's source: hashing it costs milliseconds, while lowering the step to hash
+its text would cost up to half a minute. An entry is a small JSON file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def default_directory() -> pathlib.Path:
 
 
 def environment() -> dict[str, Any]:
-    """Returns what else than a step's config decides how it is compiled on this machine."""
+    """Returns all that decides a compilation on this machine besides the step's config."""
     return {
         "versions": versions(),
         "flags": {name: os.environ.get(name, "") for name in FLAG_VARIABLES},
@@ -40,7 +40,7 @@ def environment() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Returns the installed versions of the packages that decide what is compiled, and how."""
+    """Returns the installed versions of the packages that a compilation depends on."""
     versions = {}
     for name in PACKAGES:
         try:
@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 
 
 def read(directory: pathlib.Path, key: str) -> dict[str, Any] | None:
-    """Returns the entry of a key, None if there is none; a damaged one counts as none."""
+    """Returns the entry of a key, None without one or if it is damaged."""
     path, reason = directory / f"{key}.json", "it holds no object"
     try:
         if isinstance(entry := json.loads(path.read_text(encoding="utf-8")), dict):

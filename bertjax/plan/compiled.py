@@ -1,6 +1,6 @@
-"""One phase's step, compiled for devices that need not be there, and the compiler's answer.
+"""One phase's step, compiled for devices that need not exist here, and the compiler's figures.
 
-Seconds and money belong to `estimates`.
+`estimates` has seconds and money.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from bertjax.training import program as program_lib
 
 GIB = 2**30
 
-# As libtpu and XLA's GPU compiler write it; the units are powers of 1024. The second form speaks of
-# temporaries and means arguments too (libtpu 0.0.42.1: 10 GiB of them and 6 of temporaries are 16).
+# Sizes in messages of libtpu and XLA's GPU compiler; the units are powers of 1024. The second form
+# says temporaries but includes arguments (libtpu 0.0.42.1: 10 GiB and 6 GiB of temporaries are 16).
 _SIZE = r"\(?(\d+(?:\.\d+)?)([KMGT]?)i?B?\)?"
 _USED = re.compile(rf"Used {_SIZE} of {_SIZE}")
 _TEMPORARIES = re.compile(rf"temporaries {_SIZE} exceeds available \w+ {_SIZE}")
@@ -32,8 +32,8 @@ _ALLOCATION = re.compile(rf"allocate {_SIZE}")
 class Compiled:
     """The compiler's figures for a step; bytes are those of one device.
 
-    `alias_bytes` of the outputs lie where donated arguments lay. `analysis` is of a TPU's program;
-    None on other platforms, whose compilers estimate no cycles.
+    `alias_bytes` of the outputs reuse donated arguments. `analysis` is for TPU programs, None on
+    other platforms, where compilers estimate no cycles.
     """
 
     argument_bytes: int
@@ -46,14 +46,14 @@ class Compiled:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes that a device needs at once to run the step."""
+        """The peak bytes of a device in a step."""
         held = self.argument_bytes + self.output_bytes - self.alias_bytes
         return held + self.temp_bytes + self.code_bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class OutOfMemory:
-    """The compiler's refusal: the bytes of a device that it names, None if none, and its words."""
+    """The compiler's refusal: the bytes of a device that it states, if any, and its message."""
 
     needed_bytes: int | None
     available_bytes: int | None
@@ -65,7 +65,7 @@ Outcome = Compiled | OutOfMemory
 
 @dataclasses.dataclass(frozen=True)
 class StateBytes:
-    """Bytes of one device's share of what a step is given, counted from shapes and shardings."""
+    """Bytes of a step's arguments on one device, counted from shapes and shardings."""
 
     parameters: int
     optimizer: int
@@ -73,7 +73,7 @@ class StateBytes:
 
 
 def abstract_batch(program: program_lib.Program, phase: jobs.Phase) -> dict[str, Any]:
-    """Returns the phase's batch as shapes that know their shardings."""
+    """Returns the phase's batch as shapes with shardings."""
     rows = sharding.batch_sharding(program.mesh)
     return {
         name: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=rows)
@@ -82,7 +82,7 @@ def abstract_batch(program: program_lib.Program, phase: jobs.Phase) -> dict[str,
 
 
 def count_bytes(program: program_lib.Program, phase: jobs.Phase) -> StateBytes:
-    """Returns the bytes per device of parameters, optimizer state (the step too) and batch."""
+    """Returns the bytes per device of parameters, optimizer state (with the step) and batch."""
 
     def count(tree: Any) -> int:
         return sharding.bytes_per_device(tree, jax.tree.map(lambda leaf: leaf.sharding, tree))
@@ -96,7 +96,7 @@ def count_bytes(program: program_lib.Program, phase: jobs.Phase) -> StateBytes:
 
 
 def compile_step(program: program_lib.Program, phase: jobs.Phase) -> Outcome:
-    """Returns the compiler's answer for the phase's training step on the program's devices."""
+    """Compiles the phase's training step for the program's devices; returns the outcome."""
     start = time.perf_counter()
     with jax.set_mesh(program.mesh):
         lowered = program.in_phase(phase).train_step.lower(
@@ -122,7 +122,7 @@ def compile_step(program: program_lib.Program, phase: jobs.Phase) -> Outcome:
 
 
 def parse_refusal(message: str) -> OutOfMemory:
-    """Returns the bytes that a RESOURCE_EXHAUSTED message names, with its first line."""
+    """Returns the bytes in a RESOURCE_EXHAUSTED message, with its first line."""
     first_line = message.strip().splitlines()[0]
     if match := _USED.search(message) or _TEMPORARIES.search(message):
         return OutOfMemory(_bytes(*match.group(1, 2)), _bytes(*match.group(3, 4)), first_line)

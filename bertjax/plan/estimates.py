@@ -1,8 +1,8 @@
 """The figures of a compiled step: bytes by kind, seconds, tokens, hours and money.
 
-A figure names its source. `counted`: from shapes, from the model's sizes, or by the compiler when
-it laid out the memory. `estimated`: from the compiler's cycle estimates and data sheets, which no
-device has confirmed. `measured`: by a clock.
+A figure names its source. `counted`: from shapes, from the model's sizes, or from the compiler's
+memory layout. `estimated`: from the compiler's cycle estimates and data sheets, not confirmed on a
+device. `measured`: by a clock.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ COUNTED, ESTIMATED, MEASURED = "counted", "estimated", "measured"
 
 # Google charges by the chip for every generation, although names of v2 to v5p count TensorCores.
 _CATALOG = "skypilot-org/skypilot-catalog, catalogs/v8/gcp/vms.csv at commit 006059e0"
-_ON_DEMAND_NOTE = "list price in US regions, taken from a catalog that carries no date of its own"
+_ON_DEMAND_NOTE = "list price in US regions, from a catalog without a date"
 _SPOT_NOTE = "in us-central1, or where the generation is offered in the US; spot prices change"
 
-
-# Generation -> (dollars, what else the note says) on demand, and on spot. The catalog lists whole
+# Generation -> (dollars, the rest of the note) on demand, and on spot. The catalog lists whole
 # machines; per chip that is v2-8 $4.50 / 4, v3-8 $8.00 / 4, v4-8 $12.88 / 4, v5litepod-1 $1.20,
 # v5p-8 $16.80 / 4, v6e-4 $10.80 / 4. No row for tpu7x.
 _DOLLARS = {
@@ -36,7 +35,7 @@ _DOLLARS = {
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A number with its unit, how it is known, and from what."""
+    """A number with its unit, how it is known, and its source."""
 
     value: float
     unit: str
@@ -46,7 +45,7 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-    """US dollars per chip and hour; `date` is when the source was read, `note` how sure it is."""
+    """US dollars per chip and hour; `date` is when the source was read."""
 
     dollars_per_chip_hour: float
     date: str
@@ -72,11 +71,11 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class PhasePlan:
-    """The plan of one phase; `fits` is None where nothing was compiled or no limit is known.
+    """The plan of one phase; `fits` is None if nothing was compiled or no limit is known.
 
-    `memory` is bytes of one device by kind, `speed` what follows from the cycles (empty where the
-    compiler estimates none), `collectives` the payload of one device and step. `details` are those
-    of `jobs.Phase`.
+    `memory` is bytes of one device by kind, `speed` the figures from cycles (empty if the compiler
+    estimates none), `collectives` the payload of one device and step. `details` is as in
+    `jobs.Phase`.
     """
 
     name: str
@@ -112,7 +111,7 @@ def of_phase(
     fingerprint: str,
     fill: float | None = None,
 ) -> PhasePlan:
-    """Returns the plan of a phase from counted bytes and the compiler's answer, if it was asked.
+    """Returns the plan of a phase from counted bytes and the compiler's outcome, if any.
 
     `fill` is the share of positions that hold tokens, if a manifest has it.
     """
@@ -137,7 +136,7 @@ def of_phase(
 
 
 def fits(outcome: compiled.Outcome | None, target: Target) -> bool | None:
-    """Returns whether the step fits in a device's memory, None where that is not known."""
+    """Returns whether the step fits in a device's memory, None if unknown."""
     if isinstance(outcome, compiled.OutOfMemory):
         return False
     limit = accelerators.memory_bytes(target.device_kind)
@@ -147,14 +146,14 @@ def fits(outcome: compiled.Outcome | None, target: Target) -> bool | None:
 
 
 def needed_bytes(outcome: compiled.Outcome) -> int | None:
-    """Returns the bytes of a device that a step takes, None where the compiler does not say."""
+    """Returns the bytes of a device that a step needs, None if the compiler does not say."""
     return outcome.total_bytes if isinstance(outcome, compiled.Compiled) else outcome.needed_bytes
 
 
 def lacked_bytes(outcome: compiled.Outcome, target: Target) -> int | None:
     """Returns the bytes by which a step exceeds a device, None if it fits or that is unknown.
 
-    The compiler reserves some of the memory: where it refuses, the limit that it names counts.
+    The compiler reserves some of the memory: if it refuses a step, the limit is the one it states.
     """
     needed, limit = needed_bytes(outcome), accelerators.memory_bytes(target.device_kind)
     if isinstance(outcome, compiled.OutOfMemory):
@@ -165,7 +164,7 @@ def lacked_bytes(outcome: compiled.Outcome, target: Target) -> int | None:
 
 
 def price(generation: str, *, spot: bool) -> Price | None:
-    """Returns the price of a generation ("v5e", ...), None where the catalog has none (tpu7x)."""
+    """Returns the price of a generation ("v5e", ...), None if the catalog has none (tpu7x)."""
     if generation not in _DOLLARS:
         return None
     dollars, more = _DOLLARS[generation][spot]
@@ -175,9 +174,9 @@ def price(generation: str, *, spot: bool) -> Price | None:
 def dollars(
     hours: float, target: Target, *, spot: bool, price_per_chip_hour: float | None
 ) -> Figure | None:
-    """Returns what the target costs for `hours`, None where its price is not known.
+    """Returns the cost of the target for `hours`, None if its price is unknown.
 
-    `price_per_chip_hour` stands in for the table's price.
+    `price_per_chip_hour` replaces the table's price.
     """
     if price_per_chip_hour is not None:
         rate, source = price_per_chip_hour, f"${price_per_chip_hour:g} per chip-hour, as given"
@@ -244,9 +243,9 @@ def _speed(
 
 
 def step_parts(target: Target, analysis: hlo.Analysis) -> dict[str, Figure]:
-    """Returns the seconds of a step by what bounds them: the compiler's cycles, memory, the links.
+    """Returns the seconds of a step by their bound: the compiler's cycles, memory, or the links.
 
-    The compiler estimates neither what devices send each other nor some operations on memory.
+    The compiler estimates neither communication nor some operations on memory.
     """
     accelerator = accelerators.ACCELERATORS[target.device_kind]
     assert accelerator.clock_hz  # of every TPU

@@ -1,6 +1,6 @@
-"""Plans a config: outlines its job on the target's devices, compiles each phase, searches.
+"""Plans a config: builds its job for the target's devices, compiles each phase, searches.
 
-Nothing here prints or knows flags. Steps that were compiled before come from the cache.
+Nothing here prints or knows flags. Steps that were compiled before are read from the cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bertjax.training import program as program_lib
 
 @dataclasses.dataclass(frozen=True)
 class PhaseSearch:
-    """The results of `search` for a phase: batches by size, and changes that make the batch fit."""
+    """The trials of `search` for a phase: batches by size, and changes to make the batch fit."""
 
     batches: dict[int, search.Trial]
     changes: tuple[search.Trial, ...]
@@ -37,9 +37,9 @@ class PhaseSearch:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything known of a run before it; `totals` is empty where no step time is known.
+    """The plan of a run; `totals` is empty if no step time is known.
 
-    `languages` has by phase what is read of each language, where records in several are known.
+    `languages` has by phase each language's part, for records in several languages.
     """
 
     date: str
@@ -58,8 +58,8 @@ class Plan:
 class Planner:
     """Compiles variants of configs for one target.
 
-    `devices` may be stand-ins with `compiles` False: then shapes are counted and nothing is
-    compiled. `cache_directory` None keeps nothing.
+    With `compiles` False the `devices` only stand in for the target's: shapes are counted and
+    nothing is compiled. Without a `cache_directory` nothing is kept.
     """
 
     target: estimates.Target
@@ -68,7 +68,7 @@ class Planner:
     cache_directory: pathlib.Path | None
 
     def build(self, config: ml_collections.ConfigDict) -> program_lib.Program:
-        """Returns the program of a config whose vocabulary size is known."""
+        """Returns the program of a config with a vocabulary size."""
         mesh = sharding.make_mesh(self.devices, data=config.mesh.data, tensor=config.mesh.tensor)
         resolved = program_lib.resolve(config, self.target.platform, self.target.device_kind)
         job = jobs.JOBS[config.task].abstract(resolved)
@@ -79,7 +79,7 @@ class Planner:
     def phase_plan(
         self, program: program_lib.Program, phase: jobs.Phase
     ) -> tuple[estimates.PhasePlan, compiled.Outcome | None]:
-        """Returns the plan of a phase, and what it was made from."""
+        """Returns the plan of a phase, and the compiler's outcome if it compiles."""
         outcome = self.outcome(program, phase) if self.compiles else None
         made = estimates.of_phase(
             phase,
@@ -93,7 +93,7 @@ class Planner:
         return made, outcome
 
     def outcome(self, program: program_lib.Program, phase: jobs.Phase) -> compiled.Outcome:
-        """Returns what the compiler tells of the phase's step, from the cache where it is there."""
+        """Returns the compiler's outcome for the phase's step, if possible from the cache."""
         key = planned.digest(
             {
                 "step": planned.fingerprint(program, phase),
@@ -124,7 +124,7 @@ def plan(
     with_search: bool = False,
     assumptions: Sequence[str] = (),
 ) -> Plan:
-    """Returns the plan of all phases of a config whose vocabulary size is known."""
+    """Returns the plan of all phases of a config with a vocabulary size."""
     program = planner.build(config)
     pairs = [planner.phase_plan(program, phase) for phase in program.job.phases]
     searches = {}
@@ -168,7 +168,7 @@ def search_phase(
     *,
     limit: int,
 ) -> PhaseSearch:
-    """Returns the largest batch of a phase that fits and, where its own does not, what helps.
+    """Returns a phase's largest batch that fits and, if its own does not, changes that help.
 
     `limit` is the memory of a device in bytes.
     """
@@ -249,7 +249,7 @@ def price_totals(
 def prices(
     hours: float, target: estimates.Target, *, only_spot: bool, price_per_chip_hour: float | None
 ) -> dict[str, estimates.Figure]:
-    """Returns what the target costs for `hours`, on demand and spot, where it is known."""
+    """Returns the known costs of the target for `hours`, on demand and spot."""
     names = {"spot price": True} if only_spot else {"price on demand": False, "spot price": True}
     if price_per_chip_hour is not None:
         names = {"price": False}

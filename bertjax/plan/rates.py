@@ -1,7 +1,7 @@
-"""Tokens a second of a run on one target, with batches that fit it.
+"""The tokens a second of a run on one target, with batches that fit.
 
 TPUs are estimated: each phase is compiled, in the fewest micro-batches that fit. CPUs and GPUs are
-measured: a few steps on random tokens, on this machine. Budgets belong to `budget`.
+measured: a few steps on random tokens, on this machine.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from bertjax.tasks import base as tasks
 from bertjax.training import program as program_lib
 from bertjax.training import time_budget
 
-# Bytes that a step without remat keeps for each token, layer and unit of width, at least: 21 for
-# BERT-base, 42 for BERT-mini (docs/scaling.md). It spares compilations that cannot fit.
+# The least bytes that a step without remat keeps for each token, layer and unit of width: 21 for
+# BERT-base, 42 for BERT-mini (docs/scaling.md). It saves compilations that cannot fit.
 LEAST_ACTIVATION_BYTES = 16
 
-# The most tokens of a measured step and device. Larger batches make no CPU faster, but take memory.
+# The most tokens of a measured step and device. Larger batches need memory but are not faster on
+# CPU.
 MOST_TOKENS = {"cpu": 2_048, "gpu": 65_536}
 
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """Tokens a second of a run, the average over its phases; None where it cannot run.
+    """The tokens a second of a run, averaged over its phases; None if it cannot run.
 
-    `how` is as in `estimates`. `note` says how batches were cut, or why the run cannot be.
+    `how` is as in `estimates`. `note` has the size of batches, or the reason why it cannot run.
     """
 
     tokens_per_second: float | None
@@ -43,7 +44,7 @@ class Rate:
 
 
 def average(phases: Sequence[jobs.Phase], rates: Sequence[float]) -> float:
-    """Returns the tokens a second of a run that trains its phases at these rates, one by one."""
+    """Returns the tokens a second of a run with these rates in its phases."""
     tokens = [phase.num_steps * phase.tokens_per_step for phase in phases]
     return sum(tokens) / sum(count / rate for count, rate in zip(tokens, rates, strict=True))
 
@@ -76,7 +77,7 @@ def estimated(config: ml_collections.ConfigDict, on_target: planner.Planner) -> 
 def _compiled_rates(
     on_target: planner.Planner, config: ml_collections.ConfigDict
 ) -> tuple[list[float], int]:
-    """Returns the rates of all phases; none if one does not fit, and the bytes that it needs."""
+    """Returns the rates of all phases; or [] if one does not fit, and the bytes that it needs."""
     program = on_target.build(config)
     rates = {}
     for phase in sorted(program.job.phases, key=lambda it: -it.tokens_per_step):
@@ -99,7 +100,7 @@ def _least_activations(program: program_lib.Program) -> float:
 def _micro_batches(program: program_lib.Program, phases: Sequence[jobs.Phase]) -> list[int]:
     """Returns the numbers of micro-batches that divide the batch of each phase, smallest first.
 
-    They are multiples of the config's own.
+    They are multiples of the config's number.
     """
     task, least = program.job.task, program.config.gradient_accumulation_steps
     rows = task.row_unit if isinstance(task, tasks.HasKindsOfRows) else 1
@@ -109,7 +110,7 @@ def _micro_batches(program: program_lib.Program, phases: Sequence[jobs.Phase]) -
 
 
 def measured(config: ml_collections.ConfigDict, on_target: planner.Planner) -> Rate:
-    """Returns the rate by a clock, on batches of the same rows or fewer: rows are independent."""
+    """Measures the rate on batches of as many rows or fewer; rows are independent."""
     program = on_target.build(config)
     counted = compiled.count_bytes(program, program.job.phases[0])
     needed, limit = 2 * counted.parameters + counted.optimizer, _memory(on_target.target)
@@ -129,7 +130,7 @@ def measured(config: ml_collections.ConfigDict, on_target: planner.Planner) -> R
 
 
 def _batch_sizes(program: program_lib.Program, phase: jobs.Phase) -> list[int]:
-    """Returns the parts of a phase's batch that take a few seconds to measure, largest first."""
+    """Returns the sizes of micro-batches that can be measured in seconds, largest first."""
     most = MOST_TOKENS[program.mesh.devices.flat[0].platform] * program.mesh.size
     sizes = [phase.global_batch_size // number for number in _micro_batches(program, [phase])]
     return [size for size in sizes if size * phase.max_seq_length <= most] or sizes[-1:]
@@ -141,7 +142,7 @@ def _largest_that_runs(
     phase: jobs.Phase,
     sizes: Sequence[int],
 ) -> tuple[float | None, int]:
-    """Returns the tokens a second of a phase, and the first batch size that fits; else the last."""
+    """Returns the tokens a second of a phase, and the first batch size that fits, or the last."""
     size = 0
     for size in sizes:
         try:
@@ -178,5 +179,5 @@ def _memory(target: estimates.Target) -> float:
     return accelerators.memory_bytes(target.device_kind) or math.inf
 
 
-# How the rate of a platform is known.
+# Platform -> the function that returns its rate.
 RATES = {"tpu": estimated, "cpu": measured, "gpu": measured}

@@ -1,6 +1,6 @@
-"""Finds the largest batch that fits, and the changes that make a batch fit, with few compiles.
+"""Finds the largest batch that fits, and changes that make a batch fit, with few compilations.
 
-The caller passes a function that compiles one variant.
+The caller passes a function that compiles a variant.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 MAX_BATCH_TRIALS = 8
-BATCH_PARTS = 16  # the batch is found to a sixteenth of itself
+BATCH_PARTS = 16  # the precision of the largest batch is a sixteenth
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One compiled variant: what was changed, and what came of it.
+    """One compiled variant: its changes, and the result.
 
-    `needed_bytes` is of one device, `lacked_bytes` what exceeds its memory; None where the compiler
-    does not say, the second also where the variant fits. `fault` says why a variant was not
-    compiled.
+    `needed_bytes` is for one device, `lacked_bytes` the excess over its memory; None if the
+    compiler does not say, and `lacked_bytes` also if the variant fits. `fault` is the reason why a
+    variant was not compiled.
     """
 
     changes: dict[str, Any]
@@ -32,7 +32,7 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Device memory, and the part of it that does not grow with the batch."""
+    """The memory of a device, and the part that does not grow with the batch."""
 
     device_bytes: int
     fixed_bytes: int
@@ -40,7 +40,7 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The options that a change may turn, as the asked run has them."""
+    """The options of the run that a change may set."""
 
     remat: str
     accumulation_steps: int
@@ -51,11 +51,11 @@ class Settings:
 def largest_batch(
     attempt: Callable[[int], Trial], first: int, limits: Limits, *, unit: int
 ) -> dict[int, Trial]:
-    """Returns every batch size tried, in order; the largest that fits is the answer.
+    """Returns the trials by batch size, in order; the largest that fits is the answer.
 
-    Sizes are multiples of `unit`. Each trial is where memory that grows evenly with the batch would
-    be full, kept between the largest known to fit and the smallest known not to; the search ends
-    when a sixteenth lies between those two.
+    Sizes are multiples of `unit`. The next size is the one that would fill the memory if it grew
+    linearly, between the largest size that fits and the smallest that does not. The search ends
+    when these differ by a sixteenth.
     """
     trials: dict[int, Trial] = {}
     guess = first
@@ -66,14 +66,14 @@ def largest_batch(
 
 
 def best_batch(trials: Mapping[int, Trial]) -> int | None:
-    """Returns the largest batch size of the trials that fits, None if none does."""
+    """Returns the largest batch size that fits, None without one."""
     return max((size for size, trial in trials.items() if trial.fits), default=None)
 
 
 def changes_that_fit(
     attempt: Callable[[dict[str, Any]], Trial], settings: Settings, batch_size: int
 ) -> list[Trial]:
-    """Returns trials of single changes, then, if none of them fits, of changes together."""
+    """Returns trials of single changes and, if none fits, of several together."""
     policies = ("none", "dots", "full")
     stronger = policies[policies.index(settings.remat) + 1 :]
     can_shard = settings.sharding == "data_parallel" and settings.data_devices > 1
@@ -91,7 +91,7 @@ def changes_that_fit(
 
 
 def _next_batch(trials: Mapping[int, Trial], last: int, limits: Limits, *, unit: int) -> int:
-    """Returns the batch size to try next; 0 when the answer is known."""
+    """Returns the batch size to try next; 0 to end the search."""
     fitting = best_batch(trials) or 0
     failing = min((size for size, trial in trials.items() if not trial.fits), default=None)
     guess = _full_batch(trials[last], last, limits)
@@ -109,7 +109,7 @@ def _next_batch(trials: Mapping[int, Trial], last: int, limits: Limits, *, unit:
 
 
 def _full_batch(trial: Trial, size: int, limits: Limits) -> int | None:
-    """Returns the batch at which the memory would be full if it grew evenly from `size`."""
+    """Returns the batch that would fill the memory if it grew linearly from `size`."""
     if trial.needed_bytes is None or trial.needed_bytes <= limits.fixed_bytes:
         return None
     room = max(limits.device_bytes - limits.fixed_bytes, 0)
@@ -122,7 +122,7 @@ def _accumulations(
     settings: Settings,
     batch_size: int,
 ) -> list[Trial]:
-    """Returns trials of 2, 4, 8, ... times as many micro-batches, up to the first that fits."""
+    """Returns trials with 2, 4, 8, ... times the micro-batches, up to the first that fits."""
     trials: list[Trial] = []
     steps = 2 * settings.accumulation_steps
     while batch_size % (steps * settings.data_devices) == 0:

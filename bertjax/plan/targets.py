@@ -1,4 +1,4 @@
-"""The devices that a plan compiles for: those of a TPU slice by its name, or of this machine."""
+"""The devices that a plan compiles for: a TPU slice by its name, or this machine's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from bertjax.options import faults
 from bertjax.plan import estimates, planner, topologies
 
 LOCAL = ("cpu", "gpu")
@@ -17,14 +18,14 @@ LOCAL = ("cpu", "gpu")
 def make_target(
     name: str, config: ml_collections.ConfigDict, *, num_slices: int = 1
 ) -> estimates.Target:
-    """Returns the devices that a topology name stands for, without asking for them.
+    """Returns the devices of a topology name, without asking JAX for them.
 
-    `cpu` and `gpu` stand for as many devices as the config's mesh wants.
+    `cpu` and `gpu` have the number of devices of the config's mesh.
     """
     num_devices = max(abs(config.mesh.data) * config.mesh.tensor, 1)
     if name in LOCAL:
         if num_slices != 1:
-            raise ValueError(f"--num_slices is {num_slices}; {name} has no slices")
+            raise faults.unread("--num_slices", num_slices, f"{name} has no slices", 1)
         return estimates.Target(name, name, name, num_devices)
     try:
         tpu_slice = topologies.parse(name, num_slices=num_slices)
@@ -35,7 +36,7 @@ def make_target(
 
 
 def make_planner(target: estimates.Target, cache_directory: pathlib.Path | None) -> planner.Planner:
-    """Returns a planner with the target's devices, or with stand-ins where it cannot compile."""
+    """Returns a planner with the target's devices, or with stand-ins if it cannot compile."""
     if target.tpu_slice is not None:
         try:
             devices = topologies.devices(target.tpu_slice)
@@ -50,20 +51,20 @@ def make_planner(target: estimates.Target, cache_directory: pathlib.Path | None)
     stand_ins = _local_devices("cpu")
     if len(stand_ins) < target.num_devices:
         raise ValueError(
-            f"config.mesh wants {target.num_devices} devices, but JAX was started with "
+            f"config.mesh needs {target.num_devices} devices, but JAX was started with "
             f"{len(stand_ins)}: set JAX_NUM_CPU_DEVICES={target.num_devices}"
         )
     return planner.Planner(target, stand_ins[: target.num_devices], False, cache_directory)
 
 
 def measuring_planner(platform: str) -> planner.Planner:
-    """Returns a planner with all devices that JAX finds on this machine, `cpu` or `gpu`."""
+    """Returns a planner with all devices of this machine's `cpu` or `gpu`."""
     devices = _local_devices(platform)
     if not devices:
         raise ValueError(
-            f"--topology is {platform}, but JAX finds no {platform} on this machine, and --budget "
-            "measures its steps here: run it on the machine that you mean to use, or give a TPU "
-            "slice, which needs no device"
+            f"--topology is {platform}, but JAX finds no {platform} on this machine, where "
+            "--budget measures steps: run it on the machine to plan for, or give a TPU slice, "
+            "which needs no device"
         )
     target = estimates.Target(platform, platform, devices[0].device_kind, len(devices))
     return planner.Planner(target, devices, True, None)
@@ -72,7 +73,7 @@ def measuring_planner(platform: str) -> planner.Planner:
 def _check_mesh(config: ml_collections.ConfigDict, tpu_slice: topologies.Slice) -> None:
     mesh, there = config.mesh, tpu_slice.num_devices
     if mesh.tensor < 1:
-        return  # sharding.make_mesh tells it
+        return  # sharding.make_mesh raises
     needed = mesh.data * mesh.tensor if mesh.data != -1 else there // mesh.tensor * mesh.tensor
     if needed == there:
         return

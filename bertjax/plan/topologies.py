@@ -1,7 +1,6 @@
-"""TPU slices by the names of the cloud console, and devices to compile for that are not there.
+"""TPU slices by the names of the cloud console, and their devices to compile for.
 
-Only `devices` needs libtpu; names are known without it. How long a program takes on the devices
-belongs to `hlo`, what they cost to `estimates`.
+Only `devices` needs libtpu. `hlo` has the time of a program, `estimates` the cost.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ import jax
 from jax.experimental import topologies
 
 from bertjax.devices import accelerators
+from bertjax.options import faults
 
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """TPU chips that are rented together; chips, devices and hosts count all `num_slices`."""
+    """TPU chips that are rented together; chips, devices and hosts are of all `num_slices`."""
 
     name: str
     generation: str
@@ -33,10 +33,10 @@ class Slice:
 
     @property
     def num_ports(self) -> int:
-        """Neighbours of the chip that has the fewest: one along each axis, or two on a ring.
+        """The least number of neighbours of a chip: one along each axis, or two on a ring.
 
-        Axes close to rings where they are 16 chips long (v5e, v6e), or in slices of whole cubes of
-        4x4x4. Source: docs.cloud.google.com/tpu, "Cloud TPU architecture"; v2 and v3 from memory.
+        Axes are rings if they have 16 chips (v5e, v6e), or in slices of whole cubes of 4x4x4.
+        Source: docs.cloud.google.com/tpu, "Cloud TPU architecture"; v2 and v3 from memory.
         """
         axes = [int(size) for size in self.topology.partition(":")[2].split("x")]
         unit = 16 if len(axes) == 2 else 4
@@ -49,7 +49,7 @@ class Slice:
 class _Generation:
     """The slices of a generation; `shapes` are the chips along each axis of the torus.
 
-    With `counts_cores` the number in a name counts TensorCores, two to a chip, else chips.
+    With `counts_cores` the number in a name is of TensorCores, two to a chip, else of chips.
     """
 
     prefixes: tuple[str, ...]
@@ -69,14 +69,14 @@ _LARGE_CUBES = ("16x16x16", "16x16x24")
 _PARTS_OF_A_CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 
 # Sources: docs.cloud.google.com/tpu, pages v4 to v6e and tpu7x; accelerator_to_spec_map.py of
-# MaxText (read 2026-11-21); shapes of v2 and v3 from memory. libtpu 0.0.42.1 makes every one of
-# them. Other shapes of v4, v5p and tpu7x are given as topologies, such as "v5p:4x8x20".
+# MaxText (read 2026-11-21); shapes of v2 and v3 from memory. libtpu 0.0.42.1 makes all of them.
+# Other shapes of v4, v5p and tpu7x are given as topologies, such as "v5p:4x8x20".
 _GENERATIONS: dict[str, _Generation] = {
     "v2": _Generation(("v2",), "TPU v2", True, ("2x2", "4x4", "8x8", "8x16", "16x16")),
     "v3": _Generation(
         *(("v3",), "TPU v3", True), ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32")
     ),
-    # Without "megacore" libtpu shows every core of a v4 chip as a device of its own.
+    # Without "megacore" libtpu shows every core of a v4 chip as a device.
     "v4": _Generation(("v4",), "TPU v4", True, (*_PARTS_OF_A_CUBE, *_CUBES), "megacore"),
     "v5e": _Generation(("v5e", "v5litepod"), "TPU v5 lite", False, _V5E_SHAPES),
     "v5p": _Generation(("v5p", "v5"), "TPU v5", True, (*_PARTS_OF_A_CUBE, *_CUBES, *_LARGE_CUBES)),
@@ -87,7 +87,7 @@ _GENERATIONS: dict[str, _Generation] = {
 }
 _NAME = re.compile(r"(?P<prefix>[a-z0-9]+)(-(?P<size>\d+)|:(?P<shape>[1-9]\d*(x[1-9]\d*)+))")
 _CHIPS_PER_HOST = (2, 2, 1)
-# Slices of one host that are not 2x2: a single chip, and the machines of eight chips.
+# Slices of one host other than 2x2: a single chip, and the machines with eight chips.
 _ONE_HOST = {"1x1": (1, 1, 1), "1x1x1": (1, 1, 1), "2x4": (2, 4, 1)}
 _LOCKED = ("lockfile", "already in use")
 
@@ -103,18 +103,16 @@ def known() -> dict[str, tuple[str, ...]]:
 def parse(name: str, *, num_slices: int = 1) -> Slice:
     """Returns the slice of a name such as "v5e-16", "v5litepod-16", "v4-8" or "v5e:4x4".
 
-    The number counts TensorCores for v2, v3, v4, v5p and tpu7x, chips for v5e and v6e.
+    The number is of TensorCores for v2, v3, v4, v5p and tpu7x, of chips for v5e and v6e.
     """
     if num_slices < 1:
-        raise ValueError(f"num_slices is {num_slices}; it must be at least 1")
+        raise faults.wrong("num_slices", num_slices, "at least 1")
     match = _NAME.fullmatch(name.strip().lower())
     keys = {prefix: key for key, it in _GENERATIONS.items() for prefix in it.prefixes}
     if match is None or match["prefix"] not in keys:
         examples = ", ".join(f"{names[0]} ... {names[-1]}" for names in known().values())
-        raise ValueError(
-            f"topology is {name!r}; known are a generation and a size ({examples}) or a "
-            'generation and a shape, such as "v5e:4x4"'
-        )
+        must = f"a generation and a size ({examples}) or a generation and a shape, such as v5e:4x4"
+        raise faults.wrong("topology", name, must)
     key = keys[match["prefix"]]
     shape = match["shape"] or _shape_of_size(name, key, int(match["size"]))
     _check_shape(name, key, shape)
@@ -133,8 +131,8 @@ def parse(name: str, *, num_slices: int = 1) -> Slice:
 
 
 def devices(tpu_slice: Slice) -> list[Any]:
-    """Returns the devices of all slices, host by host; programs are compiled for them, not run."""
-    # Otherwise libtpu complains on stderr that this machine is not a TPU worker.
+    """Returns the devices of all slices, host by host, to compile programs for."""
+    # Otherwise libtpu warns on stderr that this machine is not a TPU worker.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
@@ -160,10 +158,9 @@ def _shape_of_size(name: str, key: str, size: int) -> str:
     offered = _GENERATIONS[key].offered()
     if size not in offered:
         counted = "TensorCores" if _GENERATIONS[key].counts_cores else "chips"
-        raise ValueError(
-            f"topology is {name!r}; {key} is offered with {', '.join(map(str, offered))} "
-            f"{counted}. Another shape can be given as {key}:{offered[max(offered)]}"
-        )
+        must = f"{key} with {', '.join(map(str, offered))} {counted}"
+        instead = f"give another shape as {key}:{offered[max(offered)]}"
+        raise faults.wrong("topology", name, must, instead)
     return offered[size]
 
 
@@ -174,10 +171,9 @@ def _check_shape(name: str, key: str, shape: str) -> None:
         count % unit == 0 for count, unit in zip(chips, _host_bounds(key, shape), strict=False)
     )
     if len(chips) != num_axes or not hosts_tile_it:
-        raise ValueError(
-            f"topology is {name!r}; a shape of {key} has {num_axes} axes, the first two of them "
-            f"even: {', '.join(_GENERATIONS[key].shapes)}"
-        )
+        shapes = ", ".join(_GENERATIONS[key].shapes)
+        must = f"a shape with {num_axes} axes, the first two even: {shapes}"
+        raise faults.wrong("topology", name, must)
 
 
 def _host_bounds(key: str, shape: str) -> tuple[int, int, int]:

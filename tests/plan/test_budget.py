@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from bertjax import jobs, recipes
-from bertjax.plan import budget, budget_text, compiled, estimates, planner, rates, topologies
+from bertjax.plan import budget, compiled, estimates, planner, rates, topologies
 from configs import smoke
 from tests import programs
 
@@ -109,8 +109,8 @@ def test_what_fits_in_no_micro_batches_is_listed_and_is_not_marked(compiler):
     assert made.tokens is made.tokens_per_parameter is None
     listed = make_budget(made, enough=1.0)
     assert listed.largest is None
-    shown = "\n".join(budget_text.lines(listed))
-    assert "does not fit in any number of micro-batches" in shown and "None of them sees" in shown
+    shown = "\n".join(budget.lines(listed))
+    assert "does not fit in any number of micro-batches" in shown and "No recipe sees" in shown
 
 
 def test_a_config_that_the_devices_cannot_take_is_listed_with_the_reason(compiler):
@@ -126,18 +126,18 @@ def test_the_largest_that_sees_enough_is_marked_and_none_where_none_does():
     made = make_budget(small, middle, large, unknown)
     assert made.largest is middle  # exactly 100 a parameter; c sees 99.97
     assert make_budget(large, unknown).largest is None
-    marked = [line for line in budget_text.lines(made) if line.startswith("* ")]
+    marked = [line for line in budget.lines(made) if line.startswith("* ")]
     assert len(marked) == 2 and marked[0].split()[1] == "b"
     assert marked[1].endswith("1 h on v5e-1 are 2 k tokens of b")
-    fields = json.loads(json.dumps(budget_text.to_json(made)))
+    fields = json.loads(json.dumps(budget.to_json(made)))
     assert fields["largest"] == "b" and fields["entries"][3]["tokens"] is None
     assert fields["entries"][1]["tokens_per_parameter"] == 100.0
-    assert budget_text.to_json(make_budget(large))["largest"] is None
+    assert budget.to_json(make_budget(large))["largest"] is None
 
 
 def test_the_table_says_whose_choice_the_mark_is_and_what_others_took():
     made = dataclasses.replace(make_budget(entry("a", 10, 1e4), enough=50.0), hours=0.5)
-    shown = "\n".join(budget_text.lines(made))
+    shown = "\n".join(budget.lines(made))
     assert "enough are 50 tokens a parameter" in shown and "our own choice" in shown
     assert "Budget of 2026-11-27: 30 min on v5e-1" in shown
     assert "Hoffmann et al. 2022" in shown and "ModernBERT" in shown
@@ -152,7 +152,7 @@ def test_models_far_too_large_are_not_compiled_unless_they_are_named(compiler):
     few = list(budget.fill(configs, ON_V5E, hours=1.0, enough=enough, with_all=False))
     assert [it.recipe for it in few] == ["wide_64", "wide_128", "wide_256"]  # by size
     assert [it.tokens is None for it in few] == [False, False, True]
-    assert "not planned: wide_128, a smaller one" in few[2].rate.note and len(compiler) == 2
+    assert "not planned: the smaller wide_128" in few[2].rate.note and len(compiler) == 2
     named = list(budget.fill(configs, ON_V5E, hours=1.0, enough=enough, with_all=True))
     assert all(it.tokens for it in named)
 
@@ -185,10 +185,10 @@ def test_recipes_listed_by_default_pretrain_on_any_text():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--budget=24h --topology=v5e-7", "--topology: topology is 'v5e-7'; v5e is offered with"),
-        ("--budget=24h --topology=gpu", "JAX finds no gpu on this machine, and --budget measures"),
+        ("--budget=24h --topology=v5e-7", "--topology: topology is 'v5e-7'; it must be v5e with"),
+        ("--budget=24h --topology=gpu", "JAX finds no gpu on this machine, where --budget"),
         ("--budget=0h --topology=cpu", "--budget is '0h'"),
-        ("--budget=1h --topology=cpu --num_slices=2", "--num_slices is 2; cpu has no slices"),
+        ("--budget=1h --topology=cpu --num_slices=2", "--num_slices is 2, but cpu has no slices"),
         (
             "--budget=1h --topology=cpu --search --num_examples=3",
             "--search and --num_examples cannot be given with --budget",
