@@ -236,7 +236,7 @@ def _write_teacher(job: peer_step.Job) -> str:
     import numpy as np
 
     from bertjax import models
-    from bertjax.convert import formats, heads
+    from bertjax.convert import formats, heads, pretrained
 
     directory = tempfile.mkdtemp(prefix="teacher")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)

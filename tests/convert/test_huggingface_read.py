@@ -108,7 +108,7 @@ def test_half_and_double_precision_become_float32_where_that_holds_them(director
     table = weights[TABLE].astype(np.float64)
     table[0, 0] = 1e40
     save(directory, weights | {TABLE: table})
-    with pytest.raises(ValueError, match=rf"{TABLE} holds numbers of float64 that are beyond"):
+    with pytest.raises(ValueError, match=rf"{TABLE} has float64 numbers that are too"):
         huggingface_read.read(directory)
 
 
@@ -226,7 +226,7 @@ def test_a_truncated_or_lying_file_a_pointer_and_a_missing_one_are_errors(direct
             huggingface_read.read(directory)
     header = json.dumps({"x": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(2))
-    with pytest.raises(ValueError, match="1 parameters of types .* such as x of F8_E4M3; save"):
+    with pytest.raises(ValueError, match="1 parameters of unsup.* types, such as x of F8_E4M3; save"):
         huggingface_read.read(directory)
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     with pytest.raises(ValueError, match="git lfs pull"):

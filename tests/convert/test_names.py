@@ -64,7 +64,7 @@ def test_all_faults_are_told_at_once(tiny, theirs):
         "bert.pooler.dense.bias has the shape [31]; the config asks for [32]",
         "layer.0.intermediate.dense.weight has the shape [32, 64]; the config asks for [64, 32]",
         "cls.predictions.bias holds int64",
-        "bert.encoder.layer.2.output.dense.bias is of a layer that the config does not have",
+        "bert.encoder.layer.2.output.dense.bias belongs to a layer that the config does not have",
         "bert.encoder.layer.01.output.dense.bias [32] is not a parameter",
         "bert.encoder.layer.1.attention.self.key.weight (encoder.layers.1.attention.key.kernel)",
     )

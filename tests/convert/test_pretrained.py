@@ -49,7 +49,7 @@ def test_a_head_that_the_weights_cannot_make_is_refused():
     for head, chosen, said in (
         ("masked_lm", "pretraining", "has no pooler, nsp_head, .* its own head is 'masked_lm'"),
         ("none", "question_answering", "has no span_head"),
-        ("sequence_classification", "multiple_choice", "has 3 numbers for a sequence"),
+        ("sequence_classification", "multiple_choice", "has 3 outputs for a sequence"),
         ("none", "tail", "head is 'tail'; known are .*pretraining"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -94,7 +94,7 @@ def test_rows_with_a_prefix_are_the_definition(rate):
 
 
 def test_an_order_of_rows_and_a_window_are_refused_together():
-    with pytest.raises(ValueError, match="an order of their own, and a window of 3"):
+    with pytest.raises(ValueError, match="an `order`, and the layer a window of 3"):
         dataclasses.replace(attention_cases.with_prefix(2, 8), window=3).visible  # noqa: B018
 
 

@@ -138,7 +138,7 @@ def test_the_largest_that_sees_enough_is_marked_and_none_where_none_does():
 def test_the_table_says_whose_choice_the_mark_is_and_what_others_took():
     made = dataclasses.replace(make_budget(entry("a", 10, 1e4), enough=50.0), hours=0.5)
     shown = "\n".join(budget.lines(made))
-    assert "enough are 50 tokens a parameter" in shown and "our own choice" in shown
+    assert "enough are 50 tokens a parameter" in shown and "our choice" in shown
     assert "Budget of 2026-11-27: 30 min on v5e-1" in shown
     assert "Hoffmann et al. 2022" in shown and "ModernBERT" in shown
 

@@ -168,6 +168,6 @@ def test_what_no_family_has_is_kept_in_a_workdir_and_nowhere_else(tmp_path, monk
     formats.write(weights.make(), tmp_path / "run", format="bertjax")
     program.convert(tmp_path / "run", tmp_path / "again", format="bertjax")
     weights.assert_equal(formats.read(tmp_path / "again"), weights.make())
-    with pytest.raises(ValueError, match="no family .* --format=bertjax keeps them"):
+    with pytest.raises(ValueError, match="no known family .* --format=bertjax keeps them"):
         program.convert(tmp_path / "run", tmp_path / "out")
     assert not (tmp_path / "out").exists()
