@@ -14,7 +14,7 @@ from absl import flags
 from bertjax import doctor
 from bertjax.cli import command_line
 from bertjax.cli import programs as options
-from bertjax.convert import formats, hub, huggingface_write, pretrained
+from bertjax.convert import formats, heads, hub, huggingface_write
 from bertjax.data import sentence_rows
 from bertjax.files import text_encodings
 from bertjax.inference import encoding, likelihood, vector_files
@@ -165,7 +165,7 @@ def test_the_choices_of_flags_are_the_keys_of_the_tables_that_they_choose_from()
     assert list(likelihood.READINGS) == [*options.READINGS]
     assert list(formats.WRITERS) == [*options.WEIGHT_FORMATS]
     assert list(huggingface_write.DTYPES) == [*options.DTYPES]
-    assert list(pretrained.PARTS) == [*options.HEADS]
+    assert {*heads.HEADS} == {*options.HEADS}
     assert list(doctor.PROBES) == [*options.PROBES]
     assert options.Predict(checkpoint="x").encoding == text_encodings.UTF8
     assert options.Convert(source="x", target="y").revision == hub.MAIN

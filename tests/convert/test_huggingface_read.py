@@ -226,7 +226,9 @@ def test_a_truncated_or_lying_file_a_pointer_and_a_missing_one_are_errors(direct
             huggingface_read.read(directory)
     header = json.dumps({"x": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(2))
-    with pytest.raises(ValueError, match="1 parameters of unsup.* types, such as x of F8_E4M3; save"):
+    with pytest.raises(
+        ValueError, match="1 parameters of unsup.* types, such as x of F8_E4M3; save"
+    ):
         huggingface_read.read(directory)
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     with pytest.raises(ValueError, match="git lfs pull"):
