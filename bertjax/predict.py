@@ -93,7 +93,8 @@ def predict(
                 outputs = prediction.predict(step, model.params, rows, **shared)
             inference.check_numbers(outputs, f"the lines from {chunk[0][0]} to {chunk[-1][0]}")
             good = [example for example in examples if not isinstance(example, BadLine)]
-            answers = iter(scorer.predictions(good, features, outputs, model.tuned))
+            predicted = kinds.Predicted(good, features, outputs, model.tuned)
+            answers = iter(scorer.predictions(predicted))
         for (number, record), example in zip(chunk, examples, strict=True):
             if isinstance(example, BadLine):
                 answer = {ERROR: f"line {number}: {example.fault}"}

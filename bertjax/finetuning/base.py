@@ -11,6 +11,7 @@ import abc
 import collections
 import dataclasses
 import functools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from etils import epath
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.finetuning import evaluation_files, feature_sets
+from bertjax.finetuning import evaluation_files, example_files, feature_sets
 from bertjax.models import encoder as encoders
 from bertjax.models import lstm
 from bertjax.options.option import Option
@@ -130,9 +131,19 @@ class Reader(abc.ABC):
         """Returns the rows of a set."""
         return self.rows(self.examples(name))
 
-    @abc.abstractmethod
+    @property
+    def text_keys(self) -> Sequence[str]:
+        """The keys of an example's texts in the JSON of `predict`."""
+        return ()
+
     def example(self, fields: Fields, source: str) -> Any:
-        """Returns the example that a JSON object holds; ValueError if it holds none."""
+        """Returns the example that a JSON object holds; ValueError if it holds none.
+
+        By default it is a `TextExample` of the texts under `text_keys`.
+        """
+        named = example_files.with_names(fields)
+        texts = tuple(example_files.json_text(named, key) for key in self.text_keys)
+        return feature_sets.TextExample(texts, None, source)
 
     def texts(self, example: Any) -> Sequence[str]:
         """Returns the texts of an example, whose tokens the model reads."""
@@ -145,6 +156,16 @@ class Reader(abc.ABC):
         Raises:
           ValueError: if some examples make no rows.
         """
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicted:
+    """Examples with their rows, the outputs of the task for these rows, and the tuned numbers."""
+
+    examples: Sequence[Any]
+    rows: Any  # a FeatureSet
+    outputs: Outputs
+    tuned: Tuned = dataclasses.field(default_factory=dict)
 
 
 class Scorer(abc.ABC):
@@ -183,16 +204,17 @@ class Scorer(abc.ABC):
         return self.scores(name, outputs)
 
     @abc.abstractmethod
+    def predictions(self, predicted: Predicted) -> list[Prediction]:
+        """Returns the prediction for each example as JSON."""
+
     def write_predictions(
         self, name: str, outputs: Outputs, directory: epath.Path, tuned: Tuned
     ) -> None:
-        """Writes predictions for any set into an existing directory."""
-
-    @abc.abstractmethod
-    def predictions(
-        self, examples: Sequence[Any], rows: feature_sets.FeatureSet, outputs: Outputs, tuned: Tuned
-    ) -> list[Prediction]:
-        """Returns the prediction for each example as JSON; `rows` are the reader's of them."""
+        """Writes predictions for any set into an existing directory, by default as JSON lines."""
+        examples, rows = self.reader.examples(name), self.reader.features(name)
+        predictions = self.predictions(Predicted(examples, rows, outputs, tuned))
+        lines = (json.dumps(it, ensure_ascii=False) + "\n" for it in predictions)
+        (directory / f"{name}.jsonl").write_text("".join(lines))
 
     def classes(self, name: str, outputs: Outputs | None = None) -> Sequence[str] | None:
         """Returns the right class of everything scored in a set, None where there are no classes.
@@ -227,9 +249,27 @@ class Scorer(abc.ABC):
         right, predicted = set(self.classes(name) or ()), set(self.classes(name, outputs) or ())
         return predicted.pop() if len(predicted) == 1 and len(right) > 1 else None
 
-    def number(self, name: str, tuned: Tuned) -> float:
-        """Returns the tuned number, or the option of that name before anything is tuned."""
-        return tuned[name] if name in tuned else getattr(self.options, name)
+
+class ClassScorer(Scorer):
+    """Scores one class for each example: the number in the column `labels`."""
+
+    def class_name(self, number: int) -> str:
+        """Returns the name of a class by its number."""
+        return self.reader.labels[number]
+
+    def classes(self, name: str, outputs: Outputs | None = None) -> Sequence[str] | None:
+        right = self.reader.features(name).columns["labels"]
+        numbers = right if outputs is None else outputs["predictions"]
+        return list(map(self.class_name, numbers.tolist()))
+
+    def predictions(self, predicted: Predicted) -> list[Prediction]:
+        """Returns the class and the probabilities of all, in the order of their numbers."""
+        numbers = predicted.outputs["predictions"].tolist()
+        rows = probabilities(predicted.outputs["logits"])
+        return [
+            {"label": self.class_name(number), "probabilities": row}
+            for number, row in zip(numbers, rows, strict=True)
+        ]
 
 
 class FinetuningTask(abc.ABC):

@@ -173,7 +173,7 @@ class ChoiceReader(base.Reader):
         return choice_rows(examples, self.tokenizer, max_seq_length=length)
 
 
-class ChoiceScorer(base.Scorer):
+class ChoiceScorer(base.ClassScorer):
     """Scores the number of the chosen ending, from 0."""
 
     @property
@@ -184,22 +184,14 @@ class ChoiceScorer(base.Scorer):
         labels = self.reader.features(name).columns["labels"]
         return {"accuracy": scores.accuracy(labels, outputs["predictions"])}
 
-    def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str]:
-        labels = self.reader.features(name).columns["labels"]
-        numbers = labels if outputs is None else outputs["predictions"]
-        return [f"choice {number}" for number in numbers.tolist()]
+    def class_name(self, number: int) -> str:
+        return f"choice {number}"
 
-    def predictions(
-        self,
-        examples: Sequence[Example],
-        rows: feature_sets.FeatureSet,
-        outputs: base.Outputs,
-        tuned: base.Tuned,
-    ) -> list[base.Prediction]:
-        numbers, shares = outputs["predictions"].tolist(), base.probabilities(outputs["logits"])
+    def predictions(self, predicted: base.Predicted) -> list[base.Prediction]:
+        numbers = predicted.outputs["predictions"].tolist()
         return [
-            {"choice": number, "probabilities": row}
-            for number, row in zip(numbers, shares, strict=True)
+            {"choice": number, "probabilities": prediction["probabilities"]}
+            for number, prediction in zip(numbers, super().predictions(predicted), strict=True)
         ]
 
     def write_predictions(

@@ -450,15 +450,9 @@ class EmbeddingScorer(base.Scorer):
     def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
         return self.reader.sets[name].scores(outputs["embeddings"])
 
-    def predictions(
-        self,
-        examples: Sequence[embedding_files.Example],
-        rows: feature_sets.FeatureSet,
-        outputs: base.Outputs,
-        tuned: base.Tuned,
-    ) -> list[base.Prediction]:
-        counts = [len(example.texts) for example in examples]
-        vectors = np.split(outputs["embeddings"], np.cumsum(counts)[:-1])
+    def predictions(self, predicted: base.Predicted) -> list[base.Prediction]:
+        counts = [len(example.texts) for example in predicted.examples]
+        vectors = np.split(predicted.outputs["embeddings"], np.cumsum(counts)[:-1])
         return [
             {"embedding": each[0].tolist()}
             if len(each) == 1

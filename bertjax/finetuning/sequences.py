@@ -149,10 +149,9 @@ class SequenceReader(base.Reader):
         columns = table_files.Columns(self.columns if name != base.TEST else self.columns[:1])
         return table_files.read_table(paths[0], columns, rules=rules).examples
 
-    def example(self, fields: base.Fields, source: str) -> feature_sets.TextExample:
-        fields = example_files.with_names(fields)
-        (column,) = delimiters.column_names([self.options.text_column])
-        return feature_sets.TextExample((example_files.json_text(fields, column),), None, source)
+    @property
+    def text_keys(self) -> Sequence[str]:
+        return delimiters.column_names([self.options.text_column])
 
     def texts(self, example: feature_sets.TextExample) -> Sequence[str]:
         return example.texts[:1]
@@ -217,18 +216,9 @@ class SequenceScorer(base.Scorer):
         references, found = [known.decode(it) for it in ids], self.texts(outputs)
         return {score: generated.SCORES[score](found, references) for score in self.names}
 
-    def predictions(
-        self,
-        examples: Sequence[Any],
-        rows: feature_sets.FeatureSet,
-        outputs: base.Outputs,
-        tuned: base.Tuned,
-    ) -> list[base.Prediction]:
-        scores = outputs["scores"].tolist()
-        return [
-            {"text": text, "score": score}
-            for text, score in zip(self.texts(outputs), scores, strict=True)
-        ]
+    def predictions(self, predicted: base.Predicted) -> list[base.Prediction]:
+        texts, scores = self.texts(predicted.outputs), predicted.outputs["scores"].tolist()
+        return [{"text": text, "score": score} for text, score in zip(texts, scores, strict=True)]
 
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned

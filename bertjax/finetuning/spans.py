@@ -220,23 +220,20 @@ class SpanScorer(base.Scorer):
         is_none = scores.get("HasAns_f1") == 0.0 and scores.get("NoAns_exact") == 100.0
         return NO_ANSWER if is_none else None
 
-    def predictions(
-        self,
-        examples: Sequence[squad_files.Question],
-        rows: squad_files.WindowRows,
-        outputs: base.Outputs,
-        tuned: base.Tuned,
-    ) -> list[base.Prediction]:
-        best = self._best(rows, outputs)
-        answers = best.answers(self.number("null_threshold", tuned))
-        return [_prediction(best, question.id, answers[question.id]) for question in examples]
+    def predictions(self, predicted: base.Predicted) -> list[base.Prediction]:
+        best = self._best(predicted.rows, predicted.outputs)
+        answers = best.answers(self._threshold(predicted.tuned))
+        return [_prediction(best, it.id, answers[it.id]) for it in predicted.examples]
 
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
     ) -> None:
         """Writes the files of the released code into a directory with the set's name."""
         best = self._best(self.reader.features(name), outputs)
-        write_files(best, directory / name, self.number("null_threshold", tuned))
+        write_files(best, directory / name, self._threshold(tuned))
+
+    def _threshold(self, tuned: base.Tuned) -> float:
+        return tuned.get("null_threshold", self.options.null_threshold)
 
 
 def _best_threshold(

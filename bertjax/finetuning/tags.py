@@ -209,16 +209,10 @@ class TagScorer(base.Scorer):
         by_sentence = self._gold(name) if outputs is None else self._tags(features(name), outputs)
         return [tag for tags in by_sentence for tag in tags]
 
-    def predictions(
-        self,
-        examples: Sequence[Document],
-        rows: conll_files.TaggedRows,
-        outputs: base.Outputs,
-        tuned: base.Tuned,
-    ) -> list[base.Prediction]:
-        tags = iter(self._tags(rows, outputs))
+    def predictions(self, predicted: base.Predicted) -> list[base.Prediction]:
+        tags = iter(self._tags(predicted.rows, predicted.outputs))
         predictions: list[base.Prediction] = []
-        for document in examples:
+        for document in predicted.examples:
             of_sentences = [self._prediction(it.words, next(tags)) for it in document.sentences]
             is_whole = document.is_document
             predictions.append({"sentences": of_sentences} if is_whole else of_sentences[0])

@@ -175,10 +175,9 @@ class TextReader(base.Reader):
     def columns(self) -> tuple[str, ...]:
         """The names of the one or two texts, in JSON too."""
 
-    def example(self, fields: base.Fields, source: str) -> feature_sets.TextExample:
-        fields, columns = example_files.with_names(fields), delimiters.column_names(self.columns)
-        texts = tuple(example_files.json_text(fields, column) for column in columns)
-        return feature_sets.TextExample(texts, None, source)
+    @property
+    def text_keys(self) -> Sequence[str]:
+        return delimiters.column_names(self.columns)
 
     def rows(self, examples: Sequence[feature_sets.TextExample]) -> feature_sets.FeatureSet:
         return feature_sets.text_rows(
@@ -321,7 +320,7 @@ class TableReader(TextReader):
         ).examples
 
 
-class TextScorer(base.Scorer):
+class TextScorer(base.ClassScorer):
     """Scores a class, labels or a number for each example, and writes them as TSV."""
 
     @property
@@ -344,37 +343,27 @@ class TextScorer(base.Scorer):
     def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str] | None:
         if self.reader.is_regression or self.options.is_multi_label:
             return None
-        labels = self.reader.features(name).columns["labels"]
-        numbers = labels if outputs is None else outputs["predictions"]
-        return [self.reader.labels[number] for number in numbers.tolist()]
+        return super().classes(name, outputs)
 
     def _scores_of(self, name: str, label: str) -> dict[str, float]:
         numbers = np.full(len(self.reader.features(name)), self.reader.labels.index(label))
         return self.scores(name, {"predictions": numbers})
 
-    def predictions(
-        self,
-        examples: Sequence[feature_sets.TextExample],
-        rows: feature_sets.FeatureSet,
-        outputs: base.Outputs,
-        tuned: base.Tuned,
-    ) -> list[base.Prediction]:
-        numbers, labels = outputs["predictions"].tolist(), self.reader.labels
+    def predictions(self, predicted: base.Predicted) -> list[base.Prediction]:
+        outputs, labels = predicted.outputs, self.reader.labels
         if self.reader.is_regression:
-            return [{"prediction": value} for value in numbers]
+            return [{"prediction": value} for value in outputs["predictions"].tolist()]
         if self.options.is_multi_label:
-            shares = base.shares(outputs["logits"])
-            return [
-                {
-                    "labels": [label for label, flag in zip(labels, row, strict=True) if flag],
-                    "probabilities": dict(zip(labels, of_row, strict=True)),
-                }
-                for row, of_row in zip(numbers, shares, strict=True)
+            flagged = ([labels[it] for it in np.flatnonzero(row)] for row in outputs["predictions"])
+            predictions = [
+                {"labels": names, "probabilities": row}
+                for names, row in zip(flagged, base.shares(outputs["logits"]), strict=True)
             ]
-        shares = base.probabilities(outputs["logits"])
+        else:
+            predictions = super().predictions(predicted)
         return [
-            {"label": labels[number], "probabilities": dict(zip(labels, row, strict=True))}
-            for number, row in zip(numbers, shares, strict=True)
+            it | {"probabilities": dict(zip(labels, it["probabilities"], strict=True))}
+            for it in predictions
         ]
 
     def write_predictions(

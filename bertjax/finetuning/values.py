@@ -265,7 +265,7 @@ class ValueReader(base.Reader):
         return feature_sets.FeatureSet({}, columns, row_length=cells.shape[1])
 
 
-class ValueScorer(base.Scorer):
+class ValueScorer(base.ClassScorer):
     """Accuracy, and the area under the ROC curve of two classes; RMSE and MAE; MSE of forecasts."""
 
     reader: ValueReader
@@ -312,26 +312,13 @@ class ValueScorer(base.Scorer):
     def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str] | None:
         if self.reader.described.kind != CLASSES:
             return None
-        labels = self.reader.features(name).columns["labels"]
-        numbers = labels if outputs is None else outputs["predictions"]
-        return [self.reader.labels[number] for number in numbers.tolist()]
+        return super().classes(name, outputs)
 
-    def predictions(
-        self,
-        examples: Sequence[Any],
-        rows: feature_sets.FeatureSet,
-        outputs: base.Outputs,
-        tuned: base.Tuned,
-    ) -> list[base.Prediction]:
-        described = self.reader.described
-        if described.kind == CLASSES:
-            names = [self.reader.labels[it] for it in outputs["predictions"].tolist()]
-            shares = base.probabilities(outputs["logits"])
-            return [
-                {"label": name, "probabilities": share}
-                for name, share in zip(names, shares, strict=True)
-            ]
-        return [{"numbers": it} for it in self._in_units(outputs["predictions"]).tolist()]
+    def predictions(self, predicted: base.Predicted) -> list[base.Prediction]:
+        if self.reader.described.kind == CLASSES:
+            return super().predictions(predicted)
+        numbers = self._in_units(predicted.outputs["predictions"])
+        return [{"numbers": it} for it in numbers.tolist()]
 
     def _in_units(self, numbers: np.ndarray) -> np.ndarray:
         described = self.reader.described

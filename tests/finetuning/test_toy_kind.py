@@ -10,7 +10,7 @@ import pytest
 
 from bertjax import evaluate, finetuning, inference, predict, train
 from bertjax.convert import __main__ as convert
-from bertjax.finetuning import base, example_files, feature_sets, texts
+from bertjax.finetuning import base, feature_sets, texts
 from bertjax.training import config_faults
 from tests import small_datasets
 
@@ -23,6 +23,7 @@ class ReversalReader(base.Reader):
     """Whether the words of one text are those of another from behind; it makes its own examples."""
 
     labels = LABELS
+    text_keys = ("words", "backwards")
     evaluation_sets = ("dev",)
     test_sets = ("riddles",)
 
@@ -39,13 +40,6 @@ class ReversalReader(base.Reader):
             examples.append(feature_sets.TextExample(pair, number % 2, f"{name}:{number}"))
         return examples
 
-    def example(self, fields, source):
-        pair = (
-            example_files.json_text(fields, "words"),
-            example_files.json_text(fields, "backwards"),
-        )
-        return feature_sets.TextExample(pair, None, source)
-
     def rows(self, examples):
         length = self.options.max_seq_length
         return feature_sets.text_rows(examples, self.tokenizer, max_seq_length=length)
@@ -58,12 +52,9 @@ class ReversalScorer(base.Scorer):
         right = self.reader.features(name).columns["labels"] == outputs["predictions"]
         return {"accuracy": float(right.mean())}
 
-    def predictions(self, examples, rows, outputs, tuned):
-        return [{"is_reversed": number == 1} for number in outputs["predictions"].tolist()]
-
-    def write_predictions(self, name, outputs, directory, tuned):
-        words = [LABELS[number] for number in outputs["predictions"]]
-        (directory / f"{name}.txt").write_text("\n".join(words))
+    def predictions(self, predicted):
+        numbers = predicted.outputs["predictions"].tolist()
+        return [{"is_reversed": number == 1} for number in numbers]
 
 
 REVERSALS = base.FinetuningKind(
@@ -94,14 +85,15 @@ def test_another_kind_needs_a_row_of_the_table_and_nothing_more(tmp_path, config
     scores = evaluate.evaluate_checkpoint(str(run), "no file", batch_size=8)
     assert scores["examples"] == 24
     assert scores["accuracy"] == pytest.approx(lines[-1]["eval/dev/accuracy"])
-    answers = (run / "predictions" / "riddles.txt").read_text().splitlines()
-    assert len(answers) == 24 and set(answers) <= set(LABELS)
+    lines = (run / "predictions" / "riddles.jsonl").read_text().splitlines()
+    answers = [json.loads(line)["is_reversed"] for line in lines]
+    assert len(answers) == 24 and set(answers) <= {False, True}
 
     model = inference.load_finetuned(run)
     riddles = ReversalReader(model.options, model.vocabulary).examples("riddles")
     asked = [{"words": words, "backwards": back} for words, back in (r.texts for r in riddles)]
     told = list(predict.predict(model, asked, batch_size=8))
-    assert [it["is_reversed"] for it in told] == [answer == "reversed" for answer in answers]
+    assert [it["is_reversed"] for it in told] == answers
     with pytest.raises(ValueError, match="line 1: the key 'backwards' is missing"):
         list(predict.predict(model, [{"words": "w1"}]))
 
