@@ -1,6 +1,6 @@
 """The language of texts for a model with an embedding of each: its number, alone and in a batch.
 
-Names are those of config.data.languages. The language of a row of records is that of its shard.
+Names are as in config.data.languages. All rows of a shard of records have its language.
 """
 
 from __future__ import annotations

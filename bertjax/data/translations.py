@@ -1,6 +1,6 @@
 """Translations in records: a text and its translation in a row, which see each other.
 
-Records of them are called by both languages, "en+fr". Their rows are those of pairs, without a
+Records of them are called by both languages, "en+fr". Their rows are pairs without a
 label: segment 0 is in the first language, segment 1 in the second. Positions begin anew in segment
 1, so that a word and its translation have about the same position. Masks hide words of both, so
 that a model fills a word of one language by the text of the other.
@@ -28,7 +28,7 @@ def languages(name: str) -> list[str]:
 
 
 def are_named(name: str) -> bool:
-    """Returns whether a name is that of translations, and not of one language."""
+    """Returns whether a name is of translations, not of one language."""
     return MARK in name
 
 
@@ -40,7 +40,7 @@ def are_in(manifest: records.Manifest) -> bool:
 def positions(batch: Mapping[str, np.ndarray]) -> Int[np.ndarray, "batch length"]:
     """Returns the position of each token in its text, which is a segment of a sequence.
 
-    A second segment begins with 1, as a first one does behind its [CLS].
+    A second segment starts with 1, as the first one does after its [CLS].
     """
     segments = batch["segment_ids"]
     texts = 2 * records.sequence_ids(batch) + segments

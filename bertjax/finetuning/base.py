@@ -104,7 +104,7 @@ class Reader(abc.ABC):
 
     @property
     def evaluation_paths(self) -> Mapping[str, str]:
-        """The paths of the evaluation sets by name: those of eval_files, or of eval_file."""
+        """The paths of the evaluation sets by name: of eval_files, or the one of eval_file."""
         if self.options.eval_files:
             return evaluation_files.named(self.options.eval_files)
         return evaluation_files.unnamed(self.paths(self.options.eval_file), DEV)
@@ -243,7 +243,7 @@ class Scorer(abc.ABC):
     def only_answer(self, name: str, outputs: Outputs, scores: Mapping[str, float]) -> str | None:
         """Returns the one class predicted for all of a set with several classes, else None.
 
-        `scores` are those of the outputs.
+        `scores` are the scores of the outputs.
         """
         del scores
         right, predicted = set(self.classes(name) or ()), set(self.classes(name, outputs) or ())

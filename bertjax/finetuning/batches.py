@@ -61,7 +61,7 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """Returns an iterator over all examples, each once, the longest first.
 
-    Batches are those of `train_batches`; `record_positions` put predictions back in order. Every
+    Batches are as in `train_batches`; `record_positions` put predictions back in order. Every
     host gets the same number of batches, `rows` of each.
     """
     rows = range(batch_size) if rows is None else rows
@@ -286,7 +286,7 @@ def separate(
 
 
 class _Codes:
-    """Which texts stand in which batches, as numbers: batch x texts + text."""
+    """Pairs of a batch and a text in it, as numbers: batch x texts + text."""
 
     def __init__(self, num_texts: int):
         self._num_texts = num_texts

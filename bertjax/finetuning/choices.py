@@ -1,7 +1,7 @@
 """Which of four endings goes on a text: SWAG's official CSV files, and CODAH's TSV files.
 
 A row of the model is one choice, [CLS] context [SEP] ending [SEP], so an example has four. SWAG's
-second sentence is begun in the file (`sent2`, "She"); its beginning stands before each ending.
+second sentence starts in the file (`sent2`, "She"); each ending follows that start.
 CODAH's files keep it with the context.
 
 Source: Devlin et al. 2019, section 4.4; Zellers et al. 2018 (SWAG), Chen et al. 2019 (CODAH).

@@ -32,7 +32,7 @@ _UNIT_KEYS: dict[str, Callable[[tuple[int, Sentence]], Any]] = {
 _NO_PART_OF_SPEECH = "_"
 # In CoNLL-U a comment in front of a document.
 _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
-# A comment by its look; and one with as many columns as words have, which the word "#" has not.
+# A line like a comment, and a comment with as many columns as a word has ("#" has fewer).
 _COMMENT = re.compile(r"#(\s|\S+\s*=)")
 _WIDE_COMMENT = re.compile(r"# +(\S+ *=( |$)|(newdoc|newpar|id|sent_id)\b)")
 _NUMBER = re.compile(r"[0-9]+")
@@ -261,7 +261,7 @@ def _without_numbers(path: epath.PathLike, lines: Sequence[_Line]) -> Sequence[_
         tag = -1 if has_entities else _UPOS
         cells = [(it.cells[_FORM], it.cells[_XPOS], it.cells[tag]) for it in words]
         name = "the last one, MISC" if has_entities else "UPOS"
-        logging.info("%s is CoNLL-U: the tags are those of the column %s", path, name)
+        logging.info("%s is CoNLL-U: the tags are in the column %s", path, name)
     if len(words) < len(lines):
         passed = len(lines) - len(words)
         logging.info("%s: %d ranges and empty nodes are passed over", path, passed)

@@ -143,7 +143,7 @@ def read(
             faults.add(
                 example.source,
                 f"it has {len(example.texts)} texts with its negatives, the first row, "
-                f"{examples[0].source}, has {len(examples[0].texts)}: all must have as many",
+                f"{examples[0].source}, has {len(examples[0].texts)}: all must be alike",
             )
     faults.check()
     if skipped:
@@ -176,13 +176,13 @@ def described(several: Iterable[str]) -> str:
 
 
 def check_alike(by_file: Sequence[Sequence[Example]]) -> None:
-    """Raises a ValueError if the examples of several files have not as many texts."""
+    """Raises a ValueError if the examples of several files differ in their number of texts."""
     first = by_file[0][0]
     for example, *_ in by_file[1:]:
         if len(example.texts) != len(first.texts):
             raise ValueError(
                 f"{example.source} has {len(example.texts)} texts with its negatives, "
-                f"{first.source} has {len(first.texts)}: files that are mixed must have as many"
+                f"{first.source} has {len(first.texts)}: mixed files must have the same number"
             )
 
 
@@ -435,7 +435,7 @@ class Text:
 class EvaluationSet:
     """`texts` are embedded, then `scores` computes scores from their vectors, in that order.
 
-    `examples` are what is scored: pairs, triplets, texts, or the names of queries. `best_score` is
+    `examples` are scored: pairs, triplets, texts, or the names of queries. `best_score` is
     the score that decides.
     """
 
@@ -542,7 +542,7 @@ SETS: Mapping[str, Callable[[Sequence[Example]], EvaluationSet]] = {
 
 
 def read_set(path: epath.PathLike, score_range: tuple[float, float]) -> EvaluationSet:
-    """Returns what is scored on a file, or a directory in BEIR's layout."""
+    """Returns the evaluation set of a file, or of a directory in BEIR's layout."""
     if epath.Path(path).is_dir():
         return _retrieval(read_collection(path))
     rows = holds(path)
@@ -555,5 +555,5 @@ def read_set(path: epath.PathLike, score_range: tuple[float, float]) -> Evaluati
 
 
 def unlabelled(path: epath.PathLike) -> str:
-    """Returns what is read of a file whose vectors or cosines are wanted: texts, or two of them."""
+    """Returns how a file to predict on is read, a key of ROWS: "texts" or "two_texts"."""
     return "texts" if holds(path) in ("texts", "classes") else "two_texts"

@@ -1,7 +1,7 @@
 """A vector for each text: its losses, its reader, and how vectors are scored.
 
 A loss is a function of vectors, the batch and a `LossHead`, and returns a loss for every example.
-Vectors are those of the pooling; a loss that compares directions normalizes them itself. Files and
+Vectors come from the pooling; a loss that compares directions normalizes them itself. Files and
 evaluation sets belong to `embedding_files`.
 """
 
@@ -69,7 +69,7 @@ def of_prefixes(
 ) -> Losses:
     """Returns the sum of the losses of the prefixes of the vectors, each made a unit vector.
 
-    Without `dims` it is the loss of whole vectors. Right answers are those of the longest prefix.
+    Without `dims` it is the loss of whole vectors. Predictions come from the longest prefix.
     Source: Kusupati et al. 2022, equation 1, with weights of 1; sentence-transformers'
     MatryoshkaLoss, which normalizes each prefix.
     """
@@ -216,8 +216,8 @@ class SentenceEmbedding(base.FinetuningTask):
         assert isinstance(teacher, SentenceEmbedding)
         if teacher.size != self.size:
             raise ValueError(
-                f"the vectors of config.distillation.teacher have {teacher.size} numbers, those of "
-                f"config.init_from {self.size}: they must have as many. A projection makes them so:"
+                f"the vectors of config.distillation.teacher have {teacher.size} numbers, the "
+                f"vectors of config.init_from {self.size}; a projection makes them alike:"
                 f" --config.finetuning.projections=\"(({teacher.size}, 'identity', True),)\""
             )
         return TaughtEmbedding(**vars(self), teacher=teacher)
@@ -304,7 +304,7 @@ class TaughtEmbedding(SentenceEmbedding):
 
 
 def _flat(batch: tasks.Batch, views: int = 1) -> dict[str, Array]:
-    """Returns what is known of each text as rows [batch x texts x views, length]."""
+    """Returns the features of each text as rows [batch x texts x views, length]."""
     mask = batch["input_mask"]
     return {
         name: jnp.repeat(x.reshape(-1, *x.shape[mask.ndim - 1 :]), views, axis=0)
@@ -401,7 +401,7 @@ class EmbeddingReader(base.Reader):
         )
 
     def _values(self, examples: Sequence[embedding_files.Example]) -> list[Any]:
-        """Returns what is to be learnt of each example: its score, or the number of its class."""
+        """Returns the target of each example: its score, or the number of its class."""
         if self.options.loss != "softmax":
             return [example.value for example in examples]
         places = {label: place for place, label in enumerate(self.labels)}

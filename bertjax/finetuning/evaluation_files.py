@@ -37,7 +37,7 @@ def are_named(value: str) -> bool:
     pairs = [_pair(part) for part in value.split(",") if part.strip()]
     if not pairs or not all(_NAME.fullmatch(name) and path for name, path in pairs):
         return False
-    # epath takes what stands before "://" as the name of a file system.
+    # epath reads the characters before "://" as the name of a file system.
     return "://" in value or not epath.Path(value).exists()
 
 

@@ -30,7 +30,7 @@ class Faults:
         self._count = 0
 
     def add(self, source: str, fault: str) -> None:
-        """Takes what is wrong at a "file:line"."""
+        """Adds a fault at a "file:line"."""
         self._count += 1
         if len(self._first) < MAX_FAULTS:
             self._first.append(f"{source}: {fault}")
@@ -106,7 +106,7 @@ def with_names(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def missing_columns(names: Sequence[str], required: Sequence[str]) -> str | None:
-    """Returns what is wrong with the names of the columns, None if all those required are there."""
+    """Returns the fault of the names of columns, None if all required names are among them."""
     missing = [name for name in required if name not in names]
     if missing:
         return (
@@ -152,7 +152,7 @@ def normalized(label: str) -> str:
 def number(value: Any, decimal_mark: str = ".") -> float:
     """Returns the number that a field holds, nan if it holds none.
 
-    `decimal_mark` is that of the file: with "," the text "4,5" is 4.5.
+    `decimal_mark` is the mark in the file: with "," the text "4,5" is 4.5.
     """
     if decimal_mark == "," and isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip()):
         value = value.replace(",", ".")

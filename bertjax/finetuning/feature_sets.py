@@ -108,7 +108,7 @@ def sequence_pairs(
 ) -> tuple[Rows, Rows]:
     """Returns input_ids and segment_ids of every row: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
 
-    Between two texts stand as many [SEP] as the tokenizer has there (`pair_separators`). Tokens go
+    Between two texts the tokenizer has one or more [SEP] (`pair_separators`). Tokens go
     from the end of the longer text until the row fits; the log counts such rows. The first text and
     its specials are segment 0, the second and its [SEP] segment 1.
 

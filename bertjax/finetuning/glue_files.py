@@ -1,6 +1,6 @@
 """The nine tasks of GLUE and its diagnostic set, from the official TSV files or from TFDS.
 
-The seven tasks of GLUE and SuperGLUE of the BabyLM challenge, from its JSON lines, are here too.
+It also reads the seven tasks of GLUE and SuperGLUE of the BabyLM challenge, as JSON lines.
 
 The differences between tasks are in one table, `TASKS`. Predictions for the server belong to
 `glue_submission`.
@@ -40,7 +40,7 @@ class Task:
 
     `texts` and `label` are columns; `labels` are the classes as the files and the server write
     them, in the order of the released code, `label_names` (the names of TFDS) what they mean.
-    `scores` are those of the leaderboard, `submissions` the server's file of each test split.
+    `scores` are the leaderboard's, `submissions` the server's file of each test split.
     """
 
     folder: str
@@ -198,7 +198,7 @@ def task_named(name: str) -> Task:
 
 
 def read_split(location: str, name: str, split: str) -> list[feature_sets.TextExample]:
-    """Returns the examples of a split in the order of the file; those of tests have no labels.
+    """Returns the examples of a split in the order of the file; test examples have no labels.
 
     `location` is the directory of GLUE, which holds RTE/train.tsv and so on, the task's own
     folder, or "tfds:glue", "tfds:glue/rte" or "tfds:DIRECTORY" of a prepared dataset of TFDS.
@@ -366,6 +366,6 @@ def _tfds_rows(dataset: str, name: str, split: str) -> Iterator[tuple[str, dict[
         value = example["label"]
         if not label_of:
             label = float(value)
-        else:  # a number without a name is an unknown label; those of tests are not read
+        else:  # a number without a name is an unknown label; labels of tests are not read
             label = label_of[names[value]] if 0 <= value < len(names) else str(value)
         yield f"tfds:{dataset}:{split}:{example['idx']}", {**row, task.label: label}

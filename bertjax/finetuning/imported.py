@@ -49,7 +49,7 @@ class TextReader(texts.TableReader):
         return tuple(delimiters.column_names(tables.column_names(path, self._rules)))
 
     def _columns_of(self, name: str) -> table_files.Columns:
-        """Returns the columns; those of the labels if all of them are columns themselves."""
+        """Returns the columns; if all labels are columns, these hold the labels."""
         names = self._names_in(self.file(name))
         if self.options.is_multi_label and set(self.labels) <= set(names):
             return table_files.Columns(self.columns, flags=self.labels)

@@ -46,7 +46,7 @@ class Sequences(base.FinetuningTask):
 
     `input_ids` are a source, `target_ids` [batch, length] [CLS] and its target, `labels` the token
     after each of these, -1 behind the end. The loss is the mean cross-entropy over tokens, of which
-    `label_smoothing` is that of the uniform distribution (Szegedy et al. 2016, section 7); an
+    `label_smoothing` is the share of the uniform distribution (Szegedy et al. 2016, section 7); an
     evaluation's has none.
     """
 
@@ -124,7 +124,7 @@ class SequenceReader(base.Reader):
 
     @property
     def decided(self) -> Mapping[str, Any]:
-        """The ids that begin, end and fill up a target: those of the vocabulary."""
+        """The vocabulary's ids that start, end and pad a target."""
         known = self.tokenizer
         return {**super().decided, "target_specials": (known.cls_id, known.sep_id, known.pad_id)}
 

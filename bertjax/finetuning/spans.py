@@ -155,7 +155,7 @@ class SpanReader(base.Reader):
 class SpanScorer(base.Scorer):
     """Scores as SQuAD's official scripts do; predictions are pieces of the context, or ""."""
 
-    # A question gets "" where the score of "" is above that of the best other answer by more.
+    # A question gets "" if the score of "" exceeds the score of the best other answer by more.
     tunes = ("null_threshold",)
 
     @property
@@ -372,7 +372,7 @@ def tune_threshold(
     ids = sorted(score_differences, key=score_differences.__getitem__)
     differences = np.array([score_differences[question] for question in ids])
     has_answer = np.array([answerable[question] for question in ids])
-    # The gain of answering the first question, the first two, and so on; first that of none.
+    # The gain of answering no question, the first question, the first two, and so on.
     gains = np.where(has_answer, [answer_scores[question] for question in ids], -1.0)
     totals = np.count_nonzero(~has_answer) + np.concatenate([[0.0], np.cumsum(gains)])
     thresholds = np.concatenate([[differences[0] - 1.0], differences])
@@ -459,7 +459,7 @@ def _spans(
 def _distinct(
     spans: Sequence[tuple[_Row, int, int]], context: str, n_best_size: int
 ) -> list[Candidate]:
-    """Returns the first candidates whose texts are not empty and not those of one before."""
+    """Returns the first candidates whose texts are neither empty nor repeated."""
     candidates: dict[str, Candidate] = {}
     for row, first, last in spans:
         if len(candidates) == n_best_size:

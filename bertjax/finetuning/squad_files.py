@@ -332,7 +332,7 @@ def _repaired(
 def _question(
     record: Any, context: str, path: epath.Path, place: str, *, version_2: bool, labelled: bool
 ) -> Question:
-    # Whole numbers are ids, too; official files have texts.
+    # Whole numbers may be ids; official files have texts.
     is_number = isinstance(record, dict) and type(record.get("id")) is int
     question_id = str(record["id"]) if is_number else _field(record, "id", str, place)
     source = f"{path}: question {question_id!r}"

@@ -26,8 +26,8 @@ class Columns:
 
     A row has any number of labels with a `separator`, which stands between them in the label's
     column (or there is a list, in JSON), and with `flags`: columns that are named as the labels and
-    hold 0 or 1. Without any of them the files are to be predicted on. `decimal_mark` is that of the
-    numbers in a file.
+    hold 0 or 1. Without any of them the files are to be predicted on. `decimal_mark` is the mark
+    of the numbers in a file.
     """
 
     texts: tuple[str, ...]
@@ -54,7 +54,7 @@ class Columns:
         return (*self.texts, *([] if self.label is None else [self.label]), *self.flags)
 
     def fault(self, names: Sequence[str]) -> str | None:
-        """Returns what is wrong with the names that a file has, and what to do, None if nothing."""
+        """Returns the fault of the names that a file has, and what to do; None if there is none."""
         names = delimiters.column_names(names)
         fault = example_files.missing_columns(names, self.required)
         if fault is None or all(name in names for name in self.required):
@@ -224,7 +224,7 @@ def _label(value: Any, columns: Columns) -> str | float:
     return number
 
 
-# As tables of others have them, those of pandas too.
+# As tables of other programs have them, such as pandas.
 _FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 
 # How labels stand in a row -> what reads them: nothing, a class or number, or several names.

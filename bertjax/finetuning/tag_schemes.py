@@ -32,7 +32,7 @@ def split(tag: str) -> tuple[str, str]:
 
 
 def tag_fault(tag: str, scheme: str | None = None) -> str | None:
-    """Returns what is wrong with a tag in itself; a `scheme` of None allows those of any."""
+    """Returns the fault of a tag by itself; a `scheme` of None allows the tags of any scheme."""
     prefixes = SCHEMES[scheme] if scheme else "BIES"
     prefix, kind = split(tag)
     if tag == OUTSIDE or (len(prefix) == 1 and prefix in prefixes and kind):

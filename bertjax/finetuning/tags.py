@@ -123,7 +123,7 @@ class TagReader(base.Reader):
 
     @property
     def decided(self) -> Mapping[str, Any]:
-        """The labels, and the scheme of predictions, which is that of the training file."""
+        """The labels, and the scheme of predictions: the scheme of the training file."""
         if self.tag_scheme not in ("", _LEARNT):
             logging.info(
                 "The model learns %s; its predictions have the tags of %s, as %s",
@@ -194,7 +194,7 @@ class TagScorer(base.Scorer):
     def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
         """Returns conlleval's scores of entities, in percent; for plain tags the accuracy.
 
-        Accuracies are fractions: that of the words is the task's own, in training too.
+        Accuracies are fractions; the accuracy of words is the task's own, as in training.
         """
         gold, predicted = self._gold(name), self._tags(self.reader.features(name), outputs)
         if self.reader.is_plain:

@@ -173,7 +173,7 @@ class TextReader(base.Reader):
     @property
     @abc.abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """The names of the one or two texts, in JSON too."""
+        """The names of the one or two texts, in files and in JSON."""
 
     @property
     def text_keys(self) -> Sequence[str]:

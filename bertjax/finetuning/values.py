@@ -81,7 +81,7 @@ def check_meaning(options: Any, record_set: records.RecordSet) -> None:
     trained = json.loads(options.value_labels)["meaning"] if options.value_labels else ""
     if trained and trained != value_masking.meaning(record_set.manifest):
         raise ValueError(
-            f"the columns, channels or scaling of {record_set.directory} are not those of the "
+            f"the columns, channels or scaling of {record_set.directory} differ from those of the "
             "training set: build it with --like=DIR, DIR the records that the model was trained on"
         )
 
@@ -225,8 +225,8 @@ class ValueReader(base.Reader):
         record_set = records.open(self.file(name))
         if (found := Labels.of(record_set.manifest, record_set.directory)) != self.described:
             raise ValueError(
-                f"the labels or the scaling of {record_set.directory} are {found}; those of the "
-                f"training set are {self.described}: build both in one call, or these with --like"
+                f"the labels or the scaling of {record_set.directory} are {found}, in the "
+                f"training set {self.described}: build both in one call, or these with --like"
             )
         columns = value_rows.columns(record_set)
         return feature_sets.FeatureSet({}, columns, row_length=record_set.manifest.max_seq_length)

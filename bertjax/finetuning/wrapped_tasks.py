@@ -58,7 +58,7 @@ class Distilled(_Wrapped):
     """`task` with the loss `soft_loss`: the distance of its predictions from the `teacher`'s.
 
     Both read the same rows, the teacher without dropout. The task defines the distance
-    (`FinetuningTask.soft_losses`); the weights are those of the labels' loss.
+    (`FinetuningTask.soft_losses`); the weights are the weights of the labels' loss.
     Source: transformers, examples/research_projects/distillation, run_squad_w_distillation.py.
     """
 
@@ -92,7 +92,7 @@ class Distilled(_Wrapped):
         return means | {"soft_loss": tasks.weighted(losses, self.scored(batch))}
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
-        """The student's step, and the teacher's forward pass: a third of a step of its own."""
+        """The student's step and the teacher's forward pass, a third of a teacher's step."""
         student = self.task.train_flops(batch_size, length, predictions)
         return student + self.teacher.train_flops(batch_size, length, predictions) / 3
 

@@ -40,7 +40,7 @@ TEXTS_READ = 1024  # texts in memory at a time, sorted by length
 class Score:
     """The pseudo-log-likelihood of a text in nats, the sum over its `num_tokens` tokens.
 
-    `unknown_rate` is the share of [UNK] among them, and among those of a context.
+    `unknown_rate` is the share of [UNK] among them and the tokens of a context.
     """
 
     log_likelihood: float
@@ -65,8 +65,8 @@ def scores(
 ) -> Iterator[Score | NoScore]:
     """Yields the score of each text in turn, reading only TEXTS_READ of them ahead.
 
-    Of a `Continuation` the tokens that end behind its context are scored, also one that begins in
-    the context. A score does not depend on the texts around it. `batch_size` counts rows of the
+    For a `Continuation`, tokens that end after the context are scored; a token may straddle the
+    border. A score does not depend on the texts around it. `batch_size` counts rows of the
     model, one for each token, over all devices; it is rounded up to a multiple of them. A text that
     is too long for the model has no score. `reading` is how a hybrid model reads a text: a key of
     READINGS, "" the first of them.
@@ -203,7 +203,7 @@ def _of_original(model: Any, batch: Any) -> Float[Array, "batch scored"]:
 
 
 class Part(NamedTuple):
-    """A way to read a text: a key of `sentence_rows.ROWS`, and what is scored of these rows."""
+    """A way to read a text: a key of `sentence_rows.ROWS`, and the scores of these rows."""
 
     rows: str
     predict: Predict

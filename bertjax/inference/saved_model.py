@@ -34,7 +34,7 @@ from bertjax.tokenization import tokenizer
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
 SHOWN_TRAININGS = 8
-# Heads of pretraining whose task predicts what is hidden.
+# Heads of pretraining whose task predicts hidden tokens or values.
 PREDICTING = {"mlm_head", "lm_head", "value_head", "column_head", "replaced_head"}
 
 
@@ -59,12 +59,12 @@ class TrainedModel(_Reads):
     """A pretrained model, or the encoder of any other one.
 
     Its module has an `encoder`, and `mlm_logits` if it `fills_masks`, or `replaced_logits` if it is
-    ELECTRA's discriminator, or `projections` if those of sentences have any.
+    ELECTRA's discriminator, or `projections` if it is a model for sentence embeddings that has any.
 
     params: whole on every device of `mesh`
     own_vocabulary: None for a model of values
     task: the pretraining task; None for an encoder alone
-    sizes: those of the encoder
+    sizes: of the encoder
     trained_length: number of positions that were trained; None if it is unknown
     sentence: how a model for sentence embeddings makes its vectors; None for all others
     languages: names of the languages that it has embeddings of, in their order
@@ -88,7 +88,7 @@ class TrainedModel(_Reads):
 
     @property
     def fills_masks(self) -> bool:
-        # The head of an encoder-decoder is that of the decoder.
+        # The head of an encoder-decoder belongs to the decoder.
         return "mlm_head" in self.params and "decoder" not in self.params
 
     def module(self) -> Any:
@@ -160,7 +160,7 @@ def load(
     generator: bool = False,
     language: str | None = None,
 ) -> TrainedModel:
-    """Returns a checkpoint's model with its vocabulary: the newest, the best, or that of a step.
+    """Returns a checkpoint's model with its vocabulary: the newest, the best, or the one of a step.
 
     `language` is as in `in_language`, or None if batches name the language of their rows.
 

@@ -40,7 +40,7 @@ class Task(Protocol):
     def weights(self, batch: Batch) -> Mapping[str, Float[Array, ""]]:
         """Returns the weight of every objective in a batch, as `loss` has it, without a model.
 
-        The step divides by those of the whole batch, before its micro-batches have been seen.
+        The step divides by the weights of the whole batch before it has seen the micro-batches.
         """
         ...
 
@@ -97,8 +97,8 @@ class HasKindsOfRows(Protocol):
 class BeginsWithParts(Protocol):
     """A task whose model has parts that begin as other parts of the weights it starts from.
 
-    `begins` maps the beginnings of paths of the model to those of the weights. Weights that have
-    the path itself give that.
+    `begins` maps prefixes of the model's paths to prefixes of the weights' paths. A path that the
+    weights have themselves comes from there.
     """
 
     @property

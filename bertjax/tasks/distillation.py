@@ -26,7 +26,7 @@ COSINE_EPSILON = 1e-12  # added to squared norms, as in torch's CosineEmbeddingL
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Coefficients of the losses, and how soft the targets are; those of config.distillation."""
+    """Coefficients of the losses and the temperature of the targets, as in config.distillation."""
 
     temperature: float = 2.0
     soft_weight: float = 5.0
@@ -87,7 +87,7 @@ class Distillation:
 
     `soft_loss` is the divergence at every real token or, with `only_masked`, at the masked ones;
     `cosine_loss` is over every real token. Teacher and student read the same masked input; the
-    teacher without dropout. A loss of weight 0 is not computed, except for that of the masked
+    teacher without dropout. A loss of weight 0 is not computed, except for the loss of the masked
     tokens, which is then only reported. A pair loss of the student keeps its weight of 1.
     Source: Sanh et al. 2019, section 3; distiller.py, `step`, and its README for 5, 2 and 1.
     """
@@ -155,7 +155,7 @@ class Distillation:
         if self.options.soft_weight:
             places = predictions if self.options.only_masked else length
             flops += batch_size * self.teacher.encoder.head_flops(places)
-            if not self.options.only_masked:  # those of the masked tokens are the student's own
+            if not self.options.only_masked:  # the logits of masked tokens are the student's own
                 flops += 3.0 * batch_size * self.student.encoder.head_flops(places)
         return flops
 

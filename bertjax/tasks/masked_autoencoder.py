@@ -39,7 +39,7 @@ class DecoderInputs(nnx.Module):
         places: Int[Array, "batch length"],
         is_visible: Array,
     ) -> Float[Array, "batch length decoder"]:
-        """Returns the decoder's input: `places` are those of `states` for each position."""
+        """Returns the decoder's input: `places` are the places in `states` of each position."""
         projected = self.projection(states)
         taken = jnp.take_along_axis(projected, places[:, :, None], axis=1)
         mask = self.mask.embedding[...][None].astype(taken.dtype)
@@ -76,11 +76,11 @@ class MaskedAutoencoderModel(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class MaskedAutoencoder:
-    """Predicts hidden values by a decoder of its own, in the encoder's time of visible positions.
+    """Predicts hidden values by a small decoder; the encoder reads only visible positions.
 
-    Of a row the encoder reads `visible(length)` positions: those that are not hidden. If a row has
+    The encoder reads `visible(length)` of a row's positions that are not hidden. If a row has
     more of them the last are left out; if it has fewer, nothing sees the places that are left. The
-    losses are those of `MaskedValues`, and so are `error` and `normalized_patches`.
+    losses are the losses of `MaskedValues`, and so are `error` and `normalized_patches`.
     """
 
     encoder: encoder.EncoderConfig

@@ -1,4 +1,4 @@
-"""Pretraining of an encoder with a decoder, which predicts what is hidden from the encoder.
+"""Pretraining of an encoder with a decoder, which predicts the tokens hidden from the encoder.
 
 MASS predicts a fragment that the encoder does not see, BART the whole row; the rows are made by
 `data.sequence_rows`. The model is `models.decoder.EncoderDecoder`.
@@ -50,7 +50,7 @@ class MaskedSpansToSequence:
     ) -> base.Means:
         """Returns lm_loss and lm_accuracy over the tokens of the targets.
 
-        Keys of `batch` are those of an `EncoderDecoder`, `target_labels` [batch, length], the
+        Keys of `batch` are the keys of an `EncoderDecoder`, `target_labels` [batch, length], the
         tokens to predict at each of `target_ids`, and `example_weights` [batch].
         """
         logits, labels, weights = model(batch, key=key), batch["target_labels"], _weights(batch)

@@ -187,7 +187,7 @@ def _loss(error: str, errors: Array, weights: Array) -> metrics.Mean:
 
 
 def chance(averages: Mapping[str, float]) -> tuple[str, float, str] | None:
-    """Returns the name of a loss, that of a prediction without a model, and a sentence about it."""
+    """Returns the name of a loss, its value without a model, and a sentence about it."""
     if share := averages.get("replaced_share", 0.0) % 1.0:
         level = -share * math.log(share) - (1 - share) * math.log(1 - share)
         meaning = f"{level:.3f} is reached by the share of replaced cells alone, {share:.1%}"

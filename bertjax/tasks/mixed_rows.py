@@ -40,7 +40,7 @@ class MixedRows(pretraining.Pretraining, abc.ABC):
     @property
     @abc.abstractmethod
     def last(self) -> pretraining.Pretraining | next_token.NextToken:
-        """The task of the last rows; its means have other names than those of masked tokens."""
+        """The task of the last rows; its means are named otherwise than the first rows'."""
 
     @abc.abstractmethod
     def as_last(self, batch: base.Batch) -> base.Batch:
@@ -73,7 +73,7 @@ class MixedRows(pretraining.Pretraining, abc.ABC):
     def loss(self, model: Any, batch: base.Batch, *, key: PRNGKeyArray | None) -> base.Means:
         """Returns loss and accuracy of each kind of rows, and of the pairs of the first rows.
 
-        Keys of `batch` are those of the records, and `example_weights` [batch].
+        Keys of `batch` are the features of the records, and `example_weights` [batch].
         """
         first, last = self.split(batch)
         of_first, of_last = self.hidden(model, batch, key)

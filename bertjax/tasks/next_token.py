@@ -20,7 +20,7 @@ from bertjax.tasks import base, needs
 
 
 class NextTokenModel(nnx.Module):
-    """The encoder with a head over the vocabulary, made as that of masked tokens."""
+    """The encoder with a head over the vocabulary, made as the head of masked tokens is."""
 
     def __init__(self, config: encoder.EncoderConfig, *, rngs: nnx.Rngs):
         self.encoder = encoder.make_encoder(config, rngs=rngs)
@@ -64,7 +64,7 @@ class NextToken:
     ) -> base.Means:
         """Returns lm_loss and lm_accuracy over the tokens that have one on their left.
 
-        Keys of `batch` are those of the records without masks, and `example_weights` [batch].
+        Keys of `batch` are the features of records without masks, and `example_weights` [batch].
         """
         return self.of_hidden(model, model.encoder(batch, key=key), batch)
 

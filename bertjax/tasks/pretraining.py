@@ -1,8 +1,8 @@
-"""Masked language modelling with an optional sentence-pair loss: BERT's pretraining, ALBERT's too.
+"""Masked language modelling with an optional sentence-pair loss: BERT's and ALBERT's.
 
 The pair losses share labels, head and formula; what a label 1 means is the records' affair: a
 random second segment (nsp) or, mostly, swapped segments (sop). The names of parameters and labels
-are those of next-sentence prediction for both.
+come from next-sentence prediction for both.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Pretraining:
         """Returns mlm_loss and mlm_accuracy over masked tokens, the pair loss's two over pairs.
 
         Those are nsp_loss and nsp_accuracy, or sop_loss and sop_accuracy. Keys of `batch` are
-        those of the records, and `example_weights` [batch].
+        the features of the records, and `example_weights` [batch].
         """
         return self.of_hidden(model, model.encoder(batch, key=key), batch)
 
@@ -145,7 +145,7 @@ def _pair_places(batch: base.Batch) -> Int[Array, "batch sequences"] | None:
 
 
 def _pair_weights(batch: base.Batch) -> Float[Array, "*pairs"]:
-    """Returns the weight of each pair: that of its row, 0 where a row has fewer sequences."""
+    """Returns the weight of each pair: the weight of its row, 0 where a row has fewer sequences."""
     if "sequence_ids" not in batch:
         return batch["example_weights"]
     most = batch["next_sentence_labels"].shape[1]

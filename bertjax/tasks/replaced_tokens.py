@@ -1,7 +1,7 @@
 """Replaced-token detection, ELECTRA's pretraining: a generator fills masks, a discriminator judges.
 
 Source: Clark et al. 2020, section 2; google-research/electra, run_pretraining.py. Both encoders are
-trained together. The generator learns to predict masked tokens; its samples stand in their places
+trained together. The generator learns to predict masked tokens; its samples take their places
 when the discriminator predicts for every token whether it was replaced. No gradient goes through
 the sample. The discriminator is the model that is used afterwards.
 """
@@ -108,7 +108,7 @@ class ReplacedTokens:
     def parts(
         self, model: ReplacedTokensModel
     ) -> tuple[Discriminator, pretraining.PretrainingModel]:
-        """Returns discriminator and generator, each whole; gradients go to what is shared."""
+        """Returns discriminator and generator, each whole; shared parts get both gradients."""
         whole = embedding_sharing.apart(parameters.split(model)[1])
         generator = pretraining.Pretraining(self.generator, pair_loss="none")
         return (

@@ -1,6 +1,6 @@
 """Losses of predictions of hidden values without a model, which scores are compared with.
 
-The mean of what is shown of the row; and in rows whose values follow each other, the last value
+The mean of the row's visible values; and in rows whose values follow each other, the last value
 shown before, and the straight line between the last and the next one.
 """
 

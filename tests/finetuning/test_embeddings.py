@@ -82,7 +82,7 @@ def test_a_teacher_is_as_wide_as_its_student_and_a_prefix_no_longer_than_a_vecto
     teacher = embeddings.SentenceEmbedding(ONE_LAYER)
     wider = dataclasses.replace(ONE_LAYER, hidden_size=64)
     options = config("distillation").finetuning
-    with pytest.raises(ValueError, match="teacher have 32 numbers, those of config.init_from 64"):
+    with pytest.raises(ValueError, match="teacher have 32 numbers, .* config.init_from 64"):
         embeddings.embedding_task(wider, options).taught_by(teacher)
     assert embeddings.embedding_task(ONE_LAYER, options).taught_by(teacher).teacher == teacher
     with pytest.raises(ValueError, match="matryoshka_dims has 33; the vectors .* have 32 numbers"):
