@@ -502,10 +502,9 @@ def _retrieval(collection: Collection) -> EvaluationSet:
         )  # fmt: skip
 
     def scores(vectors: _Vectors) -> dict[str, float]:
-        nearest = retrieval.nearest(
-            *(vectors[: len(queries)], vectors[len(queries) :], documents),
-            count=retrieval.DEEPEST + bool(both),
-        )
+        of_queries, of_documents = vectors[: len(queries)], vectors[len(queries) :]
+        count = retrieval.DEEPEST + bool(both)
+        nearest = retrieval.nearest(of_queries, of_documents, documents, count=count)
         rankings = {
             query: [name for name in names if name != query][: retrieval.DEEPEST]
             for query, names in zip(queries, nearest, strict=True)

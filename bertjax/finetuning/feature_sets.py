@@ -138,9 +138,9 @@ def sequence_pairs(
         row_lengths = kept_a + kept_b + specials
     if cut := int((row_lengths < lengths_a + lengths_b + specials).sum()):
         logging.info(
-            "%d of %d rows hold the beginning of their texts alone: max_seq_length is %d tokens",
-            *(cut, len(texts_a), max_seq_length),
-        )
+            "%d of %d rows hold the start of their texts alone: max_seq_length is %d tokens",
+            cut, len(texts_a), max_seq_length,
+        )  # fmt: skip
     edges = np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)])
     # Places outside of both texts are special tokens, nearly all of them [SEP].
     input_ids = np.full(edges[-1], tokenizer.sep_id, np.int32)

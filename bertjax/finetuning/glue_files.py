@@ -83,6 +83,11 @@ def _named(names: tuple[str, ...]) -> dict[str, Any]:
 _PAIR = ("sentence1", "sentence2")
 
 
+def _official(folder: str, texts: tuple[str, ...], *scores: str, **fields: Any) -> Task:
+    """Returns a task whose server takes one file, with the name of the folder."""
+    return Task(folder, texts, scores, {"test": f"{folder}.tsv"}, **fields)
+
+
 def _of_babylm(
     name: str,
     templates: Mapping[str, str],
@@ -91,7 +96,10 @@ def _of_babylm(
 ) -> Task:
     """Returns a task in the files of the BabyLM challenge; `templates` are by the texts' names."""
     return Task(
-        *("", tuple(templates), scores, {}),
+        folder="",
+        texts=tuple(templates),
+        scores=scores,
+        submissions={},
         labels=tuple(map(str, range(len(label_names)))),
         label_names=label_names,
         files={"train": f"{name}.train.jsonl", "dev": f"{name}.valid.jsonl"},
@@ -103,6 +111,13 @@ def _same(*names: str) -> dict[str, str]:
     return {name: f"{{{name}}}" for name in names}
 
 
+_WITH_F1 = ("accuracy", "f1")
+_EQUIVALENT = ("not_equivalent", "equivalent")
+_DUPLICATE = ("not_duplicate", "duplicate")
+_QUESTIONS = ("question1", "question2")
+_WSC = 'Does "{span2_text}" refer to "{span1_text}" in this passage?'
+_MULTIRC = "Question: {question} Answer: {answer}"
+
 # Source: babylm-org/babylm-eval, strict/evaluation_pipeline/finetune/dataset.py (texts) and
 # strict/scripts/eval_finetuning.sh (scores); the order of the classes: GLUE and SuperGLUE of
 # huggingface/datasets.
@@ -111,50 +126,39 @@ _BABYLM = {
     "mnli": _of_babylm(
         "mnli", _same("premise", "hypothesis"), ("entailment", "neutral", "contradiction")
     ),
-    "mrpc": _of_babylm("mrpc", _same(*_PAIR), ("not_equivalent", "equivalent"), ("accuracy", "f1")),
-    "multirc": _of_babylm(
-        "multirc", {"question": "Question: {question} Answer: {answer}", **_same("paragraph")}
-    ),
-    "qqp": _of_babylm(
-        *("qqp", _same("question1", "question2")),
-        *(("not_duplicate", "duplicate"), ("accuracy", "f1")),
-    ),
+    "mrpc": _of_babylm("mrpc", _same(*_PAIR), _EQUIVALENT, _WITH_F1),
+    "multirc": _of_babylm("multirc", {"question": _MULTIRC, **_same("paragraph")}),
+    "qqp": _of_babylm("qqp", _same(*_QUESTIONS), _DUPLICATE, _WITH_F1),
     "rte": _of_babylm("rte", _same(*_PAIR), _ENTAILMENT),
-    "wsc": _of_babylm(
-        "wsc",
-        {
-            "question": 'Does "{span2_text}" refer to "{span1_text}" in this passage?',
-            **_same("text"),
-        },
-    ),
+    "wsc": _of_babylm("wsc", {"question": _WSC, **_same("text")}),
 }
 
 # Source: the headers of the official files; google-research/bert, run_classifier.py (classes).
 TASKS: dict[str, Task] = {
-    "cola": Task(
-        *("CoLA", ("sentence",), ("matthews_correlation",), {"test": "CoLA.tsv"}),
+    "cola": _official(
+        "CoLA",
+        ("sentence",),
+        "matthews_correlation",
         columns=("source", "label", "star", "sentence"),
         **_binary("unacceptable", "acceptable"),
     ),
-    "sst2": Task(
-        *("SST-2", ("sentence",), ("accuracy",), {"test": "SST-2.tsv"}),
-        **_binary("negative", "positive"),
-    ),
-    "mrpc": Task(
-        *("MRPC", ("#1 String", "#2 String"), ("accuracy", "f1"), {"test": "MRPC.tsv"}),
+    "sst2": _official("SST-2", ("sentence",), "accuracy", **_binary("negative", "positive")),
+    "mrpc": _official(
+        "MRPC",
+        ("#1 String", "#2 String"),
+        *_WITH_F1,
         label="Quality",
         tfds_texts=_PAIR,
-        **_binary("not_equivalent", "equivalent"),
+        **_binary(*_EQUIVALENT),
     ),
-    "stsb": Task("STS-B", _PAIR, ("pearson", "spearman"), {"test": "STS-B.tsv"}, label="score"),
-    "qqp": Task(
-        *("QQP", ("question1", "question2"), ("accuracy", "f1"), {"test": "QQP.tsv"}),
-        label="is_duplicate",
-        has_flaws=True,
-        **_binary("not_duplicate", "duplicate"),
+    "stsb": _official("STS-B", _PAIR, "pearson", "spearman", label="score"),
+    "qqp": _official(
+        "QQP", _QUESTIONS, *_WITH_F1, label="is_duplicate", has_flaws=True, **_binary(*_DUPLICATE)
     ),
     "mnli": Task(
-        *("MNLI", _PAIR, ("accuracy",)),
+        "MNLI",
+        _PAIR,
+        ("accuracy",),
         {"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
         label="gold_label",
         files={split: f"{split}.tsv" for split in _MNLI_SPLITS},
@@ -162,17 +166,15 @@ TASKS: dict[str, Task] = {
         tfds_texts=("premise", "hypothesis"),
         **_named(_DIAGNOSTIC),
     ),
-    "qnli": Task(
-        "QNLI", ("question", "sentence"), ("accuracy",), {"test": "QNLI.tsv"}, **_named(_ENTAILMENT)
-    ),
-    "rte": Task("RTE", _PAIR, ("accuracy",), {"test": "RTE.tsv"}, **_named(_ENTAILMENT)),
-    "wnli": Task(
-        *("WNLI", _PAIR, ("accuracy",), {"test": "WNLI.tsv"}),
-        **_binary("not_entailment", "entailment"),
-    ),
+    "qnli": _official("QNLI", ("question", "sentence"), "accuracy", **_named(_ENTAILMENT)),
+    "rte": _official("RTE", _PAIR, "accuracy", **_named(_ENTAILMENT)),
+    "wnli": _official("WNLI", _PAIR, "accuracy", **_binary("not_entailment", "entailment")),
     # The diagnostic set: predictions of a model of MNLI, no labels.
     "ax": Task(
-        *("diagnostic", _PAIR, ("matthews_correlation",), {"test": "AX.tsv"}),
+        "diagnostic",
+        _PAIR,
+        ("matthews_correlation",),
+        {"test": "AX.tsv"},
         files={"test": "diagnostic.tsv"},
         tfds_texts=("premise", "hypothesis"),
         **_named(_DIAGNOSTIC),
