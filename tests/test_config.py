@@ -311,11 +311,11 @@ def test_an_unknown_option_on_the_command_line_is_an_error_with_a_suggestion(mon
 def test_all_that_finetuning_lacks_is_told_at_once():
     config = recipes.finetuning_config("squad")
     lines = "\n".join(fault_lines(config))
-    for word in ("config.init_from is empty", "train_file is empty", "name is ''; for dataset"):
+    for word in ("config.init_from is empty", "train_file is empty", "name is ''; known are"):
         assert word in lines
     config.finetuning.dataset = "glue"
     lines = "\n".join(fault_lines(config))
-    assert "tasks of GLUE to train on are" in lines and "data_dir is empty" in lines
+    assert "known are cola, sst2" in lines and "data_dir is empty" in lines
 
 
 def test_two_lengths_are_not_read_from_one_directory():

@@ -104,7 +104,7 @@ def test_records_of_another_scaling_are_refused_in_place_of_misread(tuned, tmp_p
     with pytest.raises(ValueError, match="labels or the scaling of .*other.* with --like"):
         evaluate.evaluate_checkpoint(tuned / "tuned", str(tmp_path / "other"), batch_size=8)
     model = inference.load_finetuned(tuned / "tuned")
-    with pytest.raises(ValueError, match="scaling of .*other differ from those of the training set"):
+    with pytest.raises(ValueError, match="scaling of .*other differ from"):
         values.check_meaning(model.options, records.open(tmp_path / "other"))
     values.check_meaning(model.options, records.open(tuned / "train"))
     config = small_values.make_config("cells", tuned / "train")

@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from bertjax.finetuning import base, example_files, squad_files
 from bertjax.models import classification
 from bertjax.models import encoder as encoders
+from bertjax.options import faults
 from bertjax.options import finetuning as options_lib
 from bertjax.scores import squad as squad_scores
 from bertjax.tasks import base as tasks
@@ -102,9 +103,9 @@ class SpanReader(base.Reader):
     def missing(self) -> Iterator[str]:
         yield from super().missing()
         if self.options.name not in VERSIONS:
-            yield (
-                f"config.finetuning.name is {self.options.name!r}; for dataset 'squad' it is the "
-                f"version, {' or '.join(VERSIONS)}"
+            of_squad = "the version of SQuAD"
+            yield str(
+                faults.unknown("config.finetuning.name", self.options.name, VERSIONS, of_squad)
             )
 
     @property

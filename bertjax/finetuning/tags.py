@@ -19,6 +19,7 @@ from bertjax.finetuning import base, batches, conll_files, example_files, tag_sc
 from bertjax.models import classification as classifiers
 from bertjax.models import encoder as encoders
 from bertjax.models import feature_based, lstm
+from bertjax.options import faults
 from bertjax.options import finetuning as options_lib
 from bertjax.scores import classification, entities
 from bertjax.tasks import base as tasks
@@ -105,9 +106,9 @@ class TagReader(base.Reader):
         yield from super().missing()
         names = ("", *tag_schemes.SCHEMES, tag_schemes.PLAIN)
         if self.options.name not in names:
-            yield (
-                f"config.finetuning.name is {self.options.name!r}; for dataset 'conll' it is the "
-                f"scheme of the tags, one of {', '.join(names[1:])}, or '' to recognize it"
+            of_tags = "the scheme of the tags, or '' to recognize it"
+            yield str(
+                faults.unknown("config.finetuning.name", self.options.name, names[1:], of_tags)
             )
 
     @property

@@ -32,6 +32,7 @@ from bertjax.finetuning import (
 )
 from bertjax.models import classification as classifiers
 from bertjax.models import encoder as encoders
+from bertjax.options import faults
 from bertjax.options import finetuning as options_lib
 from bertjax.scores import classification
 from bertjax.tasks import base as tasks
@@ -199,10 +200,7 @@ class GlueReader(TextReader):
         options = self.options
         trainable = [name for name, task in glue_files.TASKS.items() if base.TRAIN in task.files]
         if options.name not in trainable:
-            yield (
-                f"config.finetuning.name is {options.name!r}; tasks of GLUE to train on are "
-                f"{', '.join(trainable)}"
-            )
+            yield str(faults.unknown("config.finetuning.name", options.name, trainable))
         if not options.data_dir:
             yield (
                 "config.finetuning.data_dir is empty; give the directory of GLUE's official files, "

@@ -29,6 +29,7 @@ from bertjax.data import minimal_pairs, padding, sentence_rows
 from bertjax.devices import sharding
 from bertjax.inference import rows, saved_model
 from bertjax.models import parameters
+from bertjax.options import faults
 from bertjax.tasks import base as tasks
 from bertjax.tasks import mixed_rows, prediction
 from bertjax.tokenization import tokenizer, unknown_tokens
@@ -78,7 +79,7 @@ def scores(
         scores; for outputs that are not finite.
     """
     if masking not in sentence_rows.MASKINGS:
-        raise ValueError(f"masking is {masking!r}; known are {', '.join(sentence_rows.MASKINGS)}")
+        raise faults.unknown("masking", masking, sentence_rows.MASKINGS)
     task, head = model.task, next((head for head in HEADS if head in model.params), None)
     if head is None or not isinstance(task, tasks.ScoresSentences):
         raise ValueError(
@@ -87,10 +88,8 @@ def scores(
         )
     parts = _parts(task, head, reading)
     if parts[0].rows == "whole" and masking != "token":
-        raise ValueError(
-            f"masking is {masking!r}, but the model reads a text as it is and masks nothing: leave "
-            "it at 'token'"
-        )
+        why = "the model reads a text as it is and masks nothing"
+        raise faults.unread("masking", masking, why, "token")
     batch_size = -(-batch_size // model.mesh.size) * model.mesh.size
     texts, first = iter(texts), 1
     counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)

@@ -232,7 +232,7 @@ def test_what_is_missing_is_named_before_anything_is_compiled(tmp_path, open_job
     workdir.write(bare, tmp_path / "bare")
     for kind, changes, message in (
         ("glue", {"init_from": ""}, "config.init_from is empty"),
-        ("glue", {"finetuning.name": "ax"}, "name is 'ax'; tasks of GLUE to train on are cola"),
+        ("glue", {"finetuning.name": "ax"}, "name is 'ax'; known are cola"),
         ("table", {"finetuning.train_file": ""}, "config.finetuning.train_file is empty"),
         ("glue", {"finetuning.max_seq_length": 41}, "max_seq_length is 41; it must be at most"),
         ("glue", {"init_from": str(tmp_path / "bare")}, "has no vocabulary"),
