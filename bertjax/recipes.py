@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import inspect
 import pathlib
+import re
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import ml_collections
 
 from bertjax import config as config_lib
+from bertjax.options import faults
 
 PACKAGE = pathlib.Path(__file__).parent
 # The folder of an installed bertjax, then of a checkout.
@@ -55,6 +57,7 @@ def find(recipe: str) -> pathlib.Path:
         return directory() / f"{name}.py"
     raise FileNotFoundError(
         f"there is no recipe {recipe}: neither a file nor a known name ({', '.join(names())})"
+        + faults.suggestion(name, names())
     )
 
 
@@ -69,7 +72,17 @@ def load(recipe: str) -> ml_collections.ConfigDict:
     module = _module(name)
     if arguments and not inspect.signature(module.get_config).parameters:
         raise ValueError(f"the recipe {name} takes no argument, but {arguments[0]!r} follows it")
-    return module.get_config(*arguments).lock()
+    try:
+        return module.get_config(*arguments).lock()
+    except (AttributeError, KeyError) as error:
+        # ml_collections prints the whole config between the name and the suggestion.
+        if not (misspelt := re.search(r"Key \W*(\w+)\W* does not exist", str(error))):
+            raise
+        meant = re.search(r"Did you mean \W*(\w+)", str(error))
+        near = f". Did you mean {meant[1]}?" if meant else ""
+        raise AttributeError(
+            f"the recipe {name} sets {misspelt[1]}, which is not an option{near}"
+        ) from error
 
 
 def of_family(recipe: str) -> list[str]:
@@ -98,7 +111,7 @@ def choose(choices: Mapping[str, Any], name: str, meaning: str) -> Any:
       ValueError: if there is no such choice, with those that there are.
     """
     if name not in choices:
-        raise ValueError(f"the {meaning} is {name!r}; known are {', '.join(choices)}")
+        raise faults.unknown(f"the {meaning}", name, choices)
     return choices[name]
 
 

@@ -87,6 +87,26 @@ def test_an_unknown_recipe_is_an_error_that_lists_the_known():
             recipes.load(recipe)
         assert f"no recipe {recipe.split(':')[0]}:" in str(caught.value)
         assert ", ".join(recipes.names()) in str(caught.value)
+    with pytest.raises(FileNotFoundError, match=r"Did you mean bert_mini\?"):
+        recipes.load("bert_mnii")
+    with pytest.raises(ValueError, match=r"'xlrge'; known are .*Did you mean xlarge\?"):
+        recipes.load("albert:xlrge")
+
+
+def test_a_misspelt_option_of_a_recipe_is_named_with_the_one_that_may_be_meant(tmp_path):
+    path = tmp_path / "mine.py"
+    for line, message in [
+        ("config.seedz = 1", "sets seedz, which is not an option. Did you mean seed?"),
+        ("config.model.update(hiden_size=1)", "Did you mean hidden_size?"),
+        ("config['lerning'] = 1", "sets lerning, which is not an option"),
+    ]:
+        path.write_text(
+            "from bertjax.config import default_config\n"
+            f"def get_config():\n    config = default_config()\n    {line}\n    return config\n"
+        )
+        with pytest.raises(AttributeError) as caught:
+            recipes.load(str(path))
+        assert str(caught.value).endswith(message) and len(str(caught.value)) < 300
 
 
 def test_a_flag_has_a_default_recipe_and_options_after_it(monkeypatch):

@@ -14,7 +14,6 @@ from bertjax.data import (
     languages,
     mixtures,
     records,
-    sequence_rows,
     translations,
     value_masking,
 )
@@ -276,7 +275,10 @@ def _evaluation_misfits(trained: reader.Description, manifest: records.Manifest)
     if trained.identity("tokenizer_sha256") not in (None, manifest.tokenizer_sha256):
         yield f"{_vocabulary_misfit(manifest)} the one of {trained.directory}: build them with it"
     yield from _pair_misfit(manifest, trained.config.pretraining.pair_loss)
-    yield from _sequence_misfits(manifest, trained.config.pretraining)
+    objective = tasks.OBJECTIVES[trained.config.pretraining.objective]
+    if objective.reads_sequences:  # other objectives score what records have
+        for need in objective.needs:
+            yield from need(manifest, trained.config.pretraining)
 
 
 def _open(
@@ -287,88 +289,124 @@ def _open(
 ) -> records.RecordSet:
     """Returns the records of config.data.`option` for a phase, with the vocabulary of `first`."""
     directory = records.directory_of(config.data[option], phase.max_seq_length)
-    return records.open(directory, lambda it: _misfits(config, option, phase, it, first))
+
+    def misfits(manifest: records.Manifest) -> Iterator[str]:
+        opened = _Opened(manifest, config, option, phase, first)
+        return (fault for check in _MISFITS for fault in check(opened))
+
+    return records.open(directory, misfits)
 
 
-def _misfits(
-    config: ml_collections.ConfigDict,
-    option: str,
-    phase: lengths.Phase,
-    manifest: records.Manifest,
-    first: records.RecordSet | None,
-) -> Iterator[str]:
-    """Yields why records with this manifest are not for a phase of the run."""
-    if first is not None and manifest.tokenizer_sha256 != first.manifest.tokenizer_sha256:
+@dataclasses.dataclass(frozen=True)
+class _Opened:
+    """Records that are opened for a phase of a run; `first` are the first records of the run."""
+
+    manifest: records.Manifest
+    config: ml_collections.ConfigDict
+    option: str  # train_dir | eval_dir
+    phase: lengths.Phase
+    first: records.RecordSet | None
+
+    @property
+    def trains(self) -> bool:
+        return self.option == "train_dir"
+
+
+def _other_vocabulary(it: _Opened) -> Iterator[str]:
+    first = it.first
+    if first is not None and it.manifest.tokenizer_sha256 != first.manifest.tokenizer_sha256:
         yield (
-            f"{_vocabulary_misfit(manifest)} the one of {first.directory}: build both with the "
+            f"{_vocabulary_misfit(it.manifest)} the one of {first.directory}: build both with the "
             "same --vocabulary"
         )
+
+
+def _other_values(it: _Opened) -> Iterator[str]:
     means = value_masking.meaning
-    if first is not None and means(manifest) != means(first.manifest):
+    if it.first is not None and means(it.manifest) != means(it.first.manifest):
         yield (
-            f"their columns, channels or scaling are not those of {first.directory}: build both "
+            f"their columns, channels or scaling are not those of {it.first.directory}: build both "
             "in one call, or these with --like"
         )
-    if manifest.max_seq_length != phase.max_seq_length:
+
+
+def _other_length(it: _Opened) -> Iterator[str]:
+    held, read = it.manifest.max_seq_length, it.phase.max_seq_length
+    if held != read:
         yield (
-            f"their max_seq_length is {manifest.max_seq_length}, and "
-            f"config.phases.{phase.name}.max_seq_length is {phase.max_seq_length}: set the option, "
-            f"or build them with --max_seq_length={phase.max_seq_length}"
+            f"their max_seq_length is {held}, and config.phases.{it.phase.name}.max_seq_length is "
+            f"{read}: set the option, or build them with --max_seq_length={read}"
         )
-    options, of_phase = config.pretraining, config.phases[phase.name]
-    yield from _pair_misfit(manifest, options.pair_loss)
-    marks, counts = config.checkpoint.save_at_words, records.WORD_COUNT_FEATURE in manifest.features
-    if option == "train_dir" and marks and not counts:
+
+
+def _other_pairs(it: _Opened) -> Iterator[str]:
+    yield from _pair_misfit(it.manifest, it.config.pretraining.pair_loss)
+
+
+def _no_words(it: _Opened) -> Iterator[str]:
+    marks = it.config.checkpoint.save_at_words
+    if it.trains and marks and records.WORD_COUNT_FEATURE not in it.manifest.features:
         yield (
             f"they count no words, and config.checkpoint.save_at_words is {tuple(marks)}: build "
             "them with --count_words, or set it to ()"
         )
-    if option == "train_dir" and (of_phase.languages or manifest.is_mixture):
+
+
+def _other_languages(it: _Opened) -> Iterator[str]:
+    options = it.config.phases[it.phase.name]
+    if it.trains and (options.languages or it.manifest.is_mixture):
         try:
-            mixtures.of_manifest(manifest, of_phase.language_alpha, of_phase.languages)
+            mixtures.of_manifest(it.manifest, options.language_alpha, options.languages)
         except ValueError as error:
-            yield f"config.phases.{phase.name}.{error}"
-    if translations.are_in(manifest) and (config.model.window or config.model.left_to_right):
-        narrow = {name: config.model[name] for name in ("window", "left_to_right")}
+            yield f"config.phases.{it.phase.name}.{error}"
+
+
+def _translations_in_part(it: _Opened) -> Iterator[str]:
+    narrow = {name: it.config.model[name] for name in ("window", "left_to_right")}
+    if translations.are_in(it.manifest) and any(narrow.values()):
         yield (
             f"they hold texts with their translations, which attention is to see whole, and "
             f"config.model has {narrow}: set window=0 and left_to_right=False, or leave out the "
-            f"records of {', '.join(filter(translations.are_named, manifest.languages))}"
+            f"records of {', '.join(filter(translations.are_named, it.manifest.languages))}"
         )
-    reads_sequences = tasks.OBJECTIVES[options.objective].reads_sequences
-    if translations.are_in(manifest) and (options.objective == "hybrid" or reads_sequences):
-        yield (
-            "they hold texts with their translations, whose positions begin anew, and rows of "
-            f"config.pretraining.objective={options.objective!r} are read from left to right by "
-            "position: take objective=masked_tokens, or leave out the records of "
-            f"{', '.join(filter(translations.are_named, manifest.languages))}"
-        )
-    yield from _sequence_misfits(manifest, options)
-    if tasks.OBJECTIVES[options.objective].reads_pairs and not _has_pairs(manifest):
-        yield (
-            "their rows have one segment, and with config.pretraining.objective="
-            f"{options.objective!r} a second one is read after a first: rebuild them with "
-            "--pair_objective=nsp or sop, or take records of translations"
-        )
-    stored, built = ("static", "masks in them") if manifest.has_static_masks else (
-        "dynamic", "--mask=none"
-    )  # fmt: skip
-    if options.masking != stored and (options.masking, stored) != ("none", "dynamic"):
+
+
+def _objective_needs(it: _Opened) -> Iterator[str]:
+    options = it.config.pretraining
+    for need in tasks.OBJECTIVES[options.objective].needs:
+        yield from need(it.manifest, options)
+
+
+def _other_masks(it: _Opened) -> Iterator[str]:
+    masking = it.config.pretraining.masking
+    stored, built = "dynamic", "--mask=none"
+    if it.manifest.has_static_masks:
+        stored, built = "static", "masks in them"
+    if masking != stored and (masking, stored) != ("none", "dynamic"):
         yield (
             f"they were built with {built}, and config.pretraining.masking is "
-            f"{options.masking!r}: set --config.pretraining.masking={stored}, or rebuild them with "
-            f"{'another --mask' if options.masking == 'static' else '--mask=none'}"
+            f"{masking!r}: set --config.pretraining.masking={stored}, or rebuild them with "
+            f"{'another --mask' if masking == 'static' else '--mask=none'}"
         )
+
+
+# Each yields why records are not for a phase of the run.
+_MISFITS = (
+    _other_vocabulary,
+    _other_values,
+    _other_length,
+    _other_pairs,
+    _no_words,
+    _other_languages,
+    _translations_in_part,
+    _objective_needs,
+    _other_masks,
+)
 
 
 def _vocabulary_misfit(manifest: records.Manifest) -> str:
     described = manifest.tokenizer or {"kind": "no", "vocab_size": 0}
     return f"their vocabulary ({described['kind']}, {described['vocab_size']:,} entries) is not"
-
-
-def _has_pairs(manifest: records.Manifest) -> bool:
-    """Returns whether all rows have two segments."""
-    return manifest.pair_objective != "none" or all(map(translations.are_named, manifest.languages))
 
 
 def _pair_misfit(manifest: records.Manifest, pair_loss: str) -> Iterator[str]:
@@ -378,27 +416,6 @@ def _pair_misfit(manifest: records.Manifest, pair_loss: str) -> Iterator[str]:
         yield (
             f"their pair_objective is {held!r}, and config.pretraining.pair_loss is {pair_loss!r}: "
             f"set it to {usable}, or rebuild them with --pair_objective={pair_loss}"
-        )
-
-
-def _sequence_misfits(
-    manifest: records.Manifest, options: ml_collections.ConfigDict
-) -> Iterator[str]:
-    """Yields why no sources and targets are made of records; `options` is config.pretraining."""
-    if not tasks.OBJECTIVES[options.objective].reads_sequences:
-        return
-    name = options.sequence_rows
-    if manifest.is_packed:
-        yield (
-            "their rows hold several sequences, and with config.pretraining.objective="
-            f"{options.objective!r} the decoder sees one source a row: rebuild them without "
-            "--packing=best_fit"
-        )
-    reads_sentences = sequence_rows.SEQUENCE_ROWS[name].reads_sentences
-    if reads_sentences and records.SENTENCES_FEATURE not in manifest.features:
-        yield (
-            f"they do not say where sentences end, and config.pretraining.sequence_rows={name!r} "
-            "exchanges sentences: rebuild them with --sentence_ends"
         )
 
 

@@ -20,6 +20,7 @@ from bertjax.tasks import (
     masked_spans_to_sequence,
     masked_values,
     mixed_rows,
+    record_needs,
     next_token,
     pretraining,
     replaced_tokens,
@@ -34,8 +35,8 @@ class Objective:
     `make` makes the task from an EncoderConfig and config.pretraining. `options` are the options of
     that group that not all objectives read. `faults` yields a sentence for each option of a config
     that does not fit. With `reads_masks` batches have masked tokens,
-    with `reads_sequences` sources and targets, by config.pretraining.sequence_rows; with
-    `reads_pairs` rows must have two segments.
+    with `reads_sequences` sources and targets, by config.pretraining.sequence_rows. `needs` is what
+    records must have for it.
     `token_loss` is the loss whose chance level is the unigram entropy. `chance` takes the averages
     since the last line of scalars and returns a loss, its chance level and a sentence about it, or
     None if they do not tell.
@@ -46,7 +47,7 @@ class Objective:
     options: Group = dataclasses.field(default_factory=dict)
     reads_masks: bool = True
     reads_sequences: bool = False
-    reads_pairs: bool = False
+    needs: tuple[record_needs.Need, ...] = ()
     token_loss: str = "mlm_loss"
     chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None
 
@@ -66,12 +67,13 @@ OBJECTIVES: dict[str, Objective] = {
         mixed_rows.hybrid,
         mixed_rows.hybrid_faults,
         options_lib.owned("causal_share", "hybrid_mean"),
+        needs=(record_needs.one_text_a_sequence,),
     ),
     "prefix_rows": Objective(
         mixed_rows.prefix_rows,
         mixed_rows.prefix_rows_faults,
         options_lib.owned("prefix_share"),
-        reads_pairs=True,
+        needs=(record_needs.two_segments,),
     ),
     "span_boundary": Objective(span_boundary.of_options, span_boundary.faults),
     "masked_values": Objective(
@@ -94,6 +96,11 @@ OBJECTIVES: dict[str, Objective] = {
         options_lib.owned("sequence_rows"),
         reads_masks=False,
         reads_sequences=True,
+        needs=(
+            record_needs.one_text_a_sequence,
+            record_needs.one_sequence_a_row,
+            record_needs.ends_of_sentences,
+        ),
         token_loss="lm_loss",
     ),
     "next_token": Objective(

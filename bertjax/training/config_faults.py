@@ -128,7 +128,8 @@ def _owned_faults(
         readers = [repr(it) for it, names in owned.items() if part in names]
         is_read = not name.startswith(f"{group}.") or not readers or part in owned[chosen]
         if not is_read and options[name] != row.default:
-            why = f"config.{chooser} is {chosen!r}, and only {' and '.join(readers)} read it"
+            read = "reads" if len(readers) == 1 else "read"
+            why = f"config.{chooser} is {chosen!r}, and only {' and '.join(readers)} {read} it"
             yield faults.unread(f"config.{name}", options[name], why, row.default)
 
 

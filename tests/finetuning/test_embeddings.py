@@ -56,7 +56,7 @@ FAULTS = [
     ("ranking", {"finetuning.eval_file": "a=2"}, "eval_file is 'a=2'; weights are for files"),
     ("ranking", {"finetuning.test_file": "a,b"}, "test_file is 'a,b'; it must be one file"),
     ("nothing", {}, "finetuning.loss is 'nothing'; known are ranking, simcse, cosine"),
-    ("ranking", OF_ANOTHER_KIND, "query_prompt is 'q: '; it is for the dataset 'embedd"),
+    ("ranking", OF_ANOTHER_KIND, "query_prompt is 'q: ', but .* only 'embeddings' read"),
 ]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bertjax import config as config_lib
-from bertjax import jobs
+from bertjax import jobs, tasks
 from bertjax.data import contents, masking, records
 from bertjax.jobs import base, pretraining
 from bertjax.workdirs import checkpoint
@@ -202,6 +202,16 @@ def test_records_that_do_not_fit_the_run_are_refused(directories, tmp_path):
             changes = {"data.eval_dir": changes["data.eval_dir"].format(directories)}
         with pytest.raises(ValueError, match=message):
             pretraining.open_job(make_config(directories, str(held), **changes))
+
+
+def test_records_that_an_objective_cannot_read_are_refused(directories, monkeypatch):
+    def green(manifest, options):
+        yield f"they are not green, and {options.objective} needs it"
+
+    row = dataclasses.replace(tasks.OBJECTIVES["masked_tokens"], needs=(green,))
+    monkeypatch.setitem(tasks.OBJECTIVES, "masked_tokens", row)
+    with pytest.raises(ValueError, match="they are not green, and masked_tokens needs it"):
+        pretraining.open_job(make_config(directories))
 
 
 def test_a_vocabulary_that_was_changed_after_the_build_is_named(directories, tmp_path):
