@@ -20,9 +20,9 @@ from bertjax.tasks import (
     masked_spans_to_sequence,
     masked_values,
     mixed_rows,
-    record_needs,
     next_token,
     pretraining,
+    record_needs,
     replaced_tokens,
     span_boundary,
 )
