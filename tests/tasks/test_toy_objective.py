@@ -66,7 +66,9 @@ def test_the_command_line_sets_the_option_and_help_explains_it(monkeypatch):
     assert values.config.pretraining.warmth == 3.0
     monkeypatch.setattr(command_line.flags, "FLAGS", values)
     (line,) = command_line._help("warmth")
-    assert "--config.pretraining.warmth=1.0" in line and line.endswith("warm_tokens: factor on the loss")
+    assert "--config.pretraining.warmth=1.0" in line and line.endswith(
+        "warm_tokens: factor on the loss"
+    )
 
 
 def test_a_value_out_of_range_and_an_objective_that_does_not_read_it_are_faults():
