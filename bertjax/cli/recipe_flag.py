@@ -67,17 +67,6 @@ class _Parser(flags.ArgumentParser):
         self.takes_several = takes_several
 
     def parse(self, argument: str) -> ml_collections.ConfigDict:
-        try:
-            return self._parse(argument)
-        except UnknownOptionError as error:
-            if "config.pretraining." not in str(error):
-                raise
-        # An objective may declare an option in its module, which takes seconds to import.
-        from bertjax import tasks  # noqa: F401, PLC0415
-
-        return self._parse(argument)
-
-    def _parse(self, argument: str) -> ml_collections.ConfigDict:
         names = argument.split(",") if self.takes_several else [argument]
         configs = [recipes.load(name) for name in names]
         for config in configs:

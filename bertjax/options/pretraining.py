@@ -1,7 +1,7 @@
 """The options of pretraining: a row each, and the rows that single objectives own.
 
-The rows of `tasks.OBJECTIVES` name those of OWNED that they read. An objective may also declare
-rows in its own module: a recipe, which knows no objective, then cannot name them.
+The rows of `tasks.OBJECTIVES` name the rows of OWNED that they read. An objective may also declare
+rows in its own module; recipes and command lines, which are read without JAX, cannot set those.
 """
 
 from __future__ import annotations
