@@ -1,4 +1,4 @@
-"""What objectives need of records; a row of `tasks.OBJECTIVES` lists those that it needs.
+"""The needs that objectives have of records; a row of `tasks.OBJECTIVES` lists its own.
 
 Each function yields a sentence if records with a manifest lack it; `options` is
 config.pretraining.
