@@ -342,10 +342,10 @@ def test_a_run_of_one_step_in_a_relative_workdir_logs_its_options_and_gives_sign
 
 def test_the_end_of_a_run_names_the_records_to_evaluate_on():
     config = make_config("train", **{"data.eval_dir": "heldout"})
-    data = types.SimpleNamespace(vocabulary=lambda: None)
+    data = types.SimpleNamespace(vocabulary=None)
     run = types.SimpleNamespace(config=config, job=types.SimpleNamespace(data=data))
     assert run_log._next_commands(run, "w")[0].endswith("--checkpoint=w --data=heldout")
-    data.vocabulary, config.model.language_embeddings = object, 2
+    data.vocabulary, config.model.language_embeddings = object(), 2
     first, *_, last = run_log._next_commands(run, "w")
     assert "--language=NAME" in first and last.endswith("--config.finetuning.language=NAME")
     config.pretraining.objective = "masked_spans_to_sequence"
