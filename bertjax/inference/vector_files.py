@@ -172,7 +172,7 @@ def write(
     store_texts: bool = True,
     batch_size: int = 32,
 ) -> Manifest:
-    """Writes the vectors of lines into a directory, or resumes behind its last shard.
+    """Writes the vectors of lines into a directory, or resumes after its last shard.
 
     `inputs` describe the lines, and `total` is their number for the log, if it is known. `format`
     is a key of FORMATS. With `store_texts` the texts are written as well.

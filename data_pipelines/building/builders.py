@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.data import contents, encoding, records
+from bertjax.options import faults
 from data_pipelines.building import blocks, shards
 from data_pipelines.building.options import Options
 from data_pipelines.documents import sources
@@ -23,7 +24,7 @@ from data_pipelines.reports import statistics
 
 DEFAULT_NUM_SHARDS = 32
 SHARD_BYTES = 200_000_000
-# The least packed rows of a shard: each is packed by itself, and its last rows stay open.
+# Each shard is packed by itself, and its last rows stay open.
 PACKED_ROWS_PER_SHARD = 256
 SAMPLE_BATCHES = 4
 
@@ -71,10 +72,10 @@ def check_text(tally: statistics.CorpusTally, options: Options) -> None:
 def default_num_shards(
     num_examples: int, example_bytes: float = 0, *, is_packed: bool = False
 ) -> int:
-    """Returns a multiple of 32 by which shards have at most about `SHARD_BYTES`.
+    """Returns a multiple of 32, so that a shard has about `SHARD_BYTES` at most.
 
-    For fewer than 32 examples, it is the largest power of two that leaves no shard empty, of packed
-    records the largest by which shards have enough rows.
+    Fewer than 32 examples have the largest power of two that leaves no shard empty. Shards of
+    packed records have at least PACKED_ROWS_PER_SHARD rows.
     """
     most = num_examples // PACKED_ROWS_PER_SHARD if is_packed else num_examples
     if most < DEFAULT_NUM_SHARDS:
@@ -85,7 +86,7 @@ def default_num_shards(
 
 
 def sample_shards(num_examples: int) -> int:
-    """Returns the number of shards of which the first is as large as a sample."""
+    """Returns the number of shards for which the first is as large as a sample."""
     return max(1, num_examples // (SAMPLE_BATCHES * shards.ROWS_PER_BATCH))
 
 
@@ -112,9 +113,8 @@ def num_shards(
         num_examples, example_bytes, is_packed=is_packed
     )
     if number > num_examples:
-        raise ValueError(
-            f"num_shards is {number}, but there are only {num_examples} examples; give at most "
-            "that many, or 0 to have the number chosen"
+        raise faults.wrong(
+            "num_shards", number, f"at most {num_examples}, the number of examples", "0 chooses it"
         )
     if "://" in str(output.records):
         return number

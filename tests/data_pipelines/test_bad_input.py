@@ -108,7 +108,7 @@ def test_what_allows_no_records_is_one_clear_error(build_of, tmp_path):
             "With --one_document_per_file a file is one document.*: leave it out",
         ),
         ("Kalo.\n\nMi.", {"balanced_nsp": True}, "no examples are left.*balanced_nsp"),
-        ("Kalo. Mi.\n\nVor.", {"num_shards": 1000}, "num_shards is 1000, but there are only"),
+        ("Kalo. Mi.\n\nVor.", {"num_shards": 1000}, "num_shards is 1000; it must be at most"),
         ("Kalo.\n\nMi.", {"pair_objective": "mlm"}, "pair_objective is 'mlm'"),
         ("Kalo.\n\nMi.", {"max_seq_length": 4, "dupe_factor": 0}, "max_seq_length.*\n.*dupe"),
         (GOOD, {"vocabulary": f"{tmp_path}/vocab.txt"}, r"vocab\.txt.*lacks \[MASK\]"),
