@@ -141,7 +141,7 @@ def encoding_faults(paths: Sequence[str], encoding: str) -> str:
     alike = {guess.encodings for guess in guesses.values()}
     convert = "convert each of them with `iconv -f ENCODING -t utf-8 FILE > NEW_FILE`"
     if len(alike) == 1 and len(alternatives := alike.pop()) == 1:
-        convert = convert.replace("ENCODING", alternatives[0])
+        convert = convert.replace("ENCODING", text_encodings.iconv_name(alternatives[0]))
         if text_encodings.is_utf8(encoding) and not others_decide:
             convert = f"give --encoding={alternatives[0]}, or {convert}"
     name = "UTF-8" if text_encodings.is_utf8(encoding) else encoding

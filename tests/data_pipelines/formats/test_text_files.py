@@ -135,7 +135,7 @@ def test_another_encoding_is_an_error_before_anything_is_read_and_damaged_lines_
         ("มนุษย์ทั้งหลาย\n".encode("utf-16-le"), "looks like utf-16-le"),
         (bytes(100), "random bytes or other binary data"),
         (random.Random(0).randbytes(5000), "random bytes or other binary data"),
-        ("Все люди рождаются свободными\n".encode("koi8-r") * 20_000, "looks like koi8-r .Russian"),
+        ("Все люди рождаются свободными\n".encode("koi8-r") * 20_000, "looks like koi8-r, which"),
     ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=f"a.txt is not UTF-8.*{message}"):
