@@ -106,7 +106,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def devices(workdir: str) -> Iterator[Finding]:
-    """Yields the devices of JAX, those of the machine that JAX does not use, and their memory."""
+    """Yields the devices of JAX, devices of the machine that JAX does not use, and their memory."""
     del workdir
     first, *_ = all_devices = jax.devices()
     counts = collections.Counter(device.device_kind for device in all_devices)

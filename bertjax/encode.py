@@ -40,8 +40,8 @@ def encode(
     """Returns float32 `features` of the texts, and `lengths` in tokens with [CLS] and [SEP].
 
     With a pooling features are [texts, size]. With "none" they are [tokens of all texts, size],
-    text i starting at row `offsets`[i], and `input_ids` names the tokens. The options are those of
-    `cli.programs.Vectors`.
+    text i starting at row `offsets`[i], and `input_ids` names the tokens. The options are fields
+    of `cli.programs.Vectors`.
 
     Raises:
       ValueError: for an unknown option, a model with too few layers, no texts, or a text that is

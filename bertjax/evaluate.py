@@ -36,6 +36,7 @@ from bertjax.data import contents, masking, minimal_pairs, parallel_texts, recor
 from bertjax.inference import encoding, likelihood
 from bertjax.jobs import held_out
 from bertjax.models import embedding_sharing, parameters
+from bertjax.options import faults
 from bertjax.scores import minimal_pairs as pair_scores
 from bertjax.scores import parallel
 from bertjax.tasks import base as tasks
@@ -49,8 +50,8 @@ def chance_levels(
 ) -> dict[str, float]:
     """Returns the scores of predictions by frequency alone on the masked tokens of `batches`.
 
-    The frequencies are those of the training data, if they are known: `unigram_loss` (nats) and
-    `most_frequent_token_accuracy`. Otherwise they are those of the scored tokens themselves. Their
+    The frequencies come from the training data, if they are known: `unigram_loss` (nats) and
+    `most_frequent_token_accuracy`. Otherwise they come from the scored tokens themselves. Their
     entropy, `unigram_entropy`, is lower than any model without context can reach, by far if there
     are few tokens.
     """
@@ -81,8 +82,8 @@ def evaluate_checkpoint(
     """Returns the scores of a checkpoint's model on `data`, the step and the number of examples.
 
     `data` is a path, or the files of a finetuned model by name: NAME=FILE,NAME=FILE. With several
-    evaluation sets, such as MNLI's two, a score is "set/score"; those of named files have means,
-    "mean/score". `chance` adds `chance_levels` on records. `language` is that of one file, "" the
+    evaluation sets, such as MNLI's two, a score is "set/score"; named files also have means,
+    "mean/score". `chance` adds `chance_levels` on records. `language` is the one of a file, "" the
     language that the model was finetuned in.
 
     Raises:
@@ -206,9 +207,7 @@ def evaluate_parallel(
     """
     names = language.split(",") if language else ["", ""]
     if len(names) != 2:
-        raise ValueError(
-            f"--language is {language!r}, but --parallel reads two languages: give SOURCE,TARGET"
-        )
+        raise faults.wrong("--language", language, "SOURCE,TARGET for --parallel")
     texts = parallel_texts.read(paths)
     model = inference.load(workdir, step=step)
     models = [inference.in_language(model, name.strip()) for name in names]

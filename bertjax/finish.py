@@ -41,7 +41,7 @@ def finish(
     Raises:
       FileNotFoundError: if the run has no such checkpoint.
       ValueError: if it cannot decay from there, or the workdir holds another run.
-      and those of `train.train`.
+      Otherwise as `train.train`.
     """
     source = epath.Path(source)
     meta, step = checkpoint.meta_of(source, step)

@@ -49,7 +49,7 @@ def _step(
     params: parameters.Params,
     batch: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns what is found for a batch, as `prediction.predict_step` returns predictions."""
+    """Returns the texts found for a batch, as `prediction.predict_step` returns predictions."""
     model, keys = parameters.merge(graphdef, params), None
     if search.sampling:
         of_lines = jax.vmap(jax.random.fold_in, (None, 0))(key, batch[LINE])
@@ -70,7 +70,7 @@ def generate(
 ) -> Iterator[list[dict[str, Any]]]:
     """Yields the `outputs` best texts of each text, or as many draws: "text" and "score".
 
-    `searched` are fields of `generation.Search`; without them it is that of the training. A text
+    `searched` are fields of `generation.Search`; the others are as in the training. A text
     longer than the model reads loses its end. A draw depends on the seed, the number of its text
     and its own number alone.
 

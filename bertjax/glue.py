@@ -28,6 +28,7 @@ from bertjax import train
 from bertjax.cli import command_line, programs
 from bertjax.files import directories
 from bertjax.finetuning import glue_files, glue_submission
+from bertjax.options import faults
 from bertjax.training import config_faults, evaluation, preemption, protocols, trials
 from bertjax.workdirs import scalars
 
@@ -120,7 +121,7 @@ def check(data_dir: str, tasks: Sequence[str]) -> None:
     """Raises a ValueError that names the tasks that are unknown or have no files."""
     known = (*TASKS, *BABYLM_TASKS)
     if unknown := [task for task in tasks if task not in known]:
-        raise ValueError(f"--tasks has {', '.join(unknown)}; known are {', '.join(known)}")
+        raise faults.unknown("--tasks", ", ".join(unknown), known)
     if not tasks:
         raise ValueError(f"--tasks is empty; known are {', '.join(TASKS)}")
     if data_dir.startswith(glue_files.TFDS_PREFIX):
@@ -140,7 +141,7 @@ def check(data_dir: str, tasks: Sequence[str]) -> None:
 
 
 def table(finetuned: Mapping[str, Finetuned], note: str = "") -> str:
-    """Returns the paper's table in Markdown, in percent, with our rows, or that of BabyLM's tasks.
+    """Returns the paper's table in Markdown, in percent, with our rows, or BabyLM's table.
 
     Our scores are of the dev sets, the paper's of the test sets, which only the server can score;
     `note` says what the dev sets have chosen. A task that was not finetuned is "-", and an average

@@ -134,7 +134,7 @@ def test_missing_files_and_unknown_tasks_are_told_before_anything_is_trained(tmp
     (tmp_path / "RTE").mkdir()
     with pytest.raises(ValueError, match="cola, mrpc and do not exist.*--tasks=rte$"):
         glue.run(recipe(tmp_path), tmp_path / "run", ["cola", "rte", "mrpc"])
-    with pytest.raises(ValueError, match="--tasks has ax; known are mnli, qqp"):
+    with pytest.raises(ValueError, match="--tasks is 'ax'; known are mnli, qqp"):
         glue.run(recipe(tmp_path), tmp_path / "run", ["rte", "ax"])
     with pytest.raises(ValueError, match="--tasks is empty"):
         glue.run(recipe(tmp_path), tmp_path / "run", [])

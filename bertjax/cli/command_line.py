@@ -106,7 +106,7 @@ def option(
       at_most: the highest value
       needs: an option without which this one has no effect
       excludes: an option that cannot be given together with this one
-      flag: the flag's name where it is not that of the field
+      flag: the flag's name, if it is not the field's
       positional: the option has no flag and is an argument; a tuple takes all further arguments
       define: defines the flag in place of the field's type
       **field_arguments: of `dataclasses.field`
@@ -397,7 +397,7 @@ def _reason(error: Exception) -> str:
 
 
 def _ours() -> dict[str, flags.Flag]:
-    """Returns the flags that bertjax and the program define, not those of its libraries."""
+    """Returns the flags that bertjax and the program define, without its libraries' flags."""
     by_module = flags.FLAGS.flags_by_module_dict()
     modules = [name for name in by_module if name == sys.argv[0] or "bertjax" in name.split(".")]
     return {flag.name: flag for name in modules for flag in by_module[name]}
@@ -406,7 +406,7 @@ def _ours() -> dict[str, flags.Flag]:
 def open_missing_streams() -> None:
     """Opens /dev/null as each standard stream that is closed; call it first.
 
-    Else the next file that is opened would have its number, and what is printed would go there.
+    Else the next opened file would have its number, and the output would go into that file.
     """
     for number in range(3):
         try:

@@ -171,7 +171,7 @@ class Predict(SavedModel):
         "Directory of records of values, in place of lines.", default=None
     )
     encoding: str = command_line.option(
-        "Of standard input, for example cp1251, cp932 or utf-16.", default="utf-8"
+        "Encoding of standard input, for example cp1251, cp932 or utf-16.", default="utf-8"
     )
 
 
@@ -179,7 +179,7 @@ class Predict(SavedModel):
 class Search:
     """How texts are searched; without an option as the model was trained.
 
-    The fields are those of `models.generation.Search`.
+    The fields are named as in `models.generation.Search`.
     """
 
     beams: int | None = command_line.option(
@@ -360,13 +360,13 @@ class Plan:
         "Where config.model.vocab_size is 0; 0: 30522.", default=0
     )
     num_examples: int = command_line.option(
-        "Of finetuning, or of an epoch; 0: those of the data.",
+        "Number of examples of finetuning, or of an epoch; 0: as the data has.",
         excludes="budget",
         default=0,
         at_least=0,
     )
     cache_dir: str | None = command_line.option(
-        "Of compiled plans; default: in the user's cache.", default=None
+        "Directory of compiled plans; default: in the user's cache.", default=None
     )
     workdir: str | None = command_line.option(
         "Write plan.json there: `train` compares with it.", excludes="budget", default=None
@@ -413,18 +413,18 @@ class Start:
     input: str = command_line.option("Files and globs of text, as data_pipelines.build has them.")
     output: str = command_line.option("Directory for all that is made.")
     hours: float = command_line.option(
-        "Of pretraining at most; 0: all steps of the recipe.", default=0.0, at_least=0.0
+        "Longest pretraining; 0: all steps of the recipe.", default=0.0, at_least=0.0
     )
     normalization: str = command_line.option(
-        "Of the text, as train_vocabulary has it.", default="nfc"
+        "Normalization of the text, as in train_vocabulary.", default="nfc"
     )
     vocabulary_size: int = command_line.option(
         "Entries; 0: by the length of the text.", default=0, at_least=0
     )
     encoding: str = command_line.option(
-        "Of the text, as train_vocabulary has it; empty: UTF-8.", default=""
+        "Encoding of the text, as in train_vocabulary; empty: UTF-8.", default=""
     )
-    text_field: str = command_line.option("Of tables and JSON lines; empty: text.", default="")
+    text_field: str = command_line.option("Text field of tables and JSON; empty: text.", default="")
     build_options: str = command_line.option(
         "More options of data_pipelines.build, one behind the other.", default=""
     )
@@ -443,16 +443,17 @@ class Convert:
         "Head of the model to write; without it the source's.", choices=HEADS, default=None
     )
     step: str = command_line.option(
-        "Of a workdir, which checkpoint: newest, best, or a number.", default="newest"
+        "Checkpoint of a workdir: newest, best, or a number.", default="newest"
     )
     all_words: bool = command_line.option(
-        "Of a workdir, each checkpoint kept by words, to --to/chck_1M and so on.", default=False
+        "Write each checkpoint of a workdir kept by words, to --to/chck_1M ...",
+        default=False,
     )
     ema: bool | None = command_line.option(
-        "Of a workdir, the average of the parameters; without it what was evaluated.", default=None
+        "Average of the parameters in a workdir; without it the evaluated ones.", default=None
     )
     license: str | None = command_line.option(
-        "Of the weights, for the model card: apache-2.0, mit ...", default=None
+        "License of the weights, for the model card: apache-2.0, mit ...", default=None
     )
     dtype: str = command_line.option(
         "Type of the numbers in the export.", choices=DTYPES, default="float32"

@@ -24,7 +24,7 @@ def main(options: programs.Compare) -> None:
     """Prints what is off in the runs, and writes the page."""
     output = epath.Path(options.output) if options.output else None
     if output is not None and page.is_of_others(output):
-        raise ValueError(f"--output={output} is there and no page of bertjax: give a new name")
+        raise ValueError(f"--output={output} exists and is not of bertjax: give another name")
     folders = [references.DIRECTORY, *([options.references] if options.references else [])]
     compared = runs.read_all(options.workdirs, references.load_all(*folders))
     command_line.print_report(page.text(compared))

@@ -394,7 +394,7 @@ def _explained(run: runs.Run) -> float:
     return NATS_PER_DROPOUT * dropout + NATS_PER_MASK_RATE * max(0.0, max(rates) - evaluated)
 
 
-# Name -> what is off, or None. Those of pretraining read its losses and its records.
+# Name -> the fault, or None. The checks of pretraining read its losses and its records.
 OF_PRETRAINING: dict[str, Callable[[runs.Run], str | None]] = {
     "unigram plateau": _plateau,
     "trivial targets": _trivial,

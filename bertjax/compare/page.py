@@ -48,7 +48,7 @@ def html(title: str, content: Sequence[str]) -> str:
 
 
 def is_of_others(path: epath.Path) -> bool:
-    """Returns whether a file is there that is none of these pages."""
+    """Returns whether a file exists that is none of these pages."""
     return path.exists() and b'content="bertjax"' not in path.read_bytes()[:200]
 
 

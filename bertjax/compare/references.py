@@ -26,7 +26,7 @@ DIRECTORY = epath.Path(__file__).parent / "curves"
 OF_KEY = re.compile(
     r"model\.(?!dtype|remat|attention$|gradient_reduction|\w*dropout).*|pretraining\..*"
 )
-# The options of a training that are compared: what is learnt, and how.
+# The options of a training that are compared: the objective, the model and the schedule.
 COMPARED = re.compile(
     r"optimizer\..*|schedule\..*|model\.\w*dropout\w*|global_batch_size|phases\.\w+\.\w+"
     r"|distillation\..*|init_from|data\.(length_buckets|max_streams)"
@@ -116,7 +116,7 @@ def save(reference: Reference, directory: epath.PathLike) -> epath.Path:
 
 
 def load_all(*directories: epath.PathLike) -> tuple[Reference, ...]:
-    """Returns the references in directories, by default those of the package."""
+    """Returns the references in directories, by default the package's own."""
     chosen = map(epath.Path, directories or (DIRECTORY,))
     return tuple(_load(path) for it in chosen for path in sorted(it.glob("*.json")))
 

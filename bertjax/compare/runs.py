@@ -37,8 +37,8 @@ class DataFacts:
     """The figures of the records of a run; None where they are unknown.
 
     `passes` counts how often the text is read, each copy (--dupe_factor) as a pass.
-    `documents` are those of the training records, `overlap` is the share of the held-out documents
-    that are trained on. `held_out_fraction` is that of the split.
+    `documents` is the number of training documents, `overlap` the share of the held-out documents
+    that are trained on, `held_out_fraction` the share that the split holds out.
     """
 
     passes: float | None = None
@@ -53,7 +53,7 @@ class DataFacts:
 class Run:
     """A run by its name.
 
-    `lines` are those of metrics.jsonl; each has `tokens` (batch x length so far) where the phases
+    `lines` are from metrics.jsonl; each has `tokens` (batch x length so far) where the phases
     tell, and `hours` (of steps, without evaluation and compiling). `options` are the config by
     dotted names, `identity` the hashes of the data. `resumed` are the steps from which it was
     continued, `phase_ends` the last steps of the phases, the last of them the end of the run; ()
@@ -107,7 +107,7 @@ class Run:
 def read(
     workdir: epath.PathLike, references: Sequence[references_lib.Reference] | None = None
 ) -> Run:
-    """Returns the run of a workdir; of the references it keeps those of its data and model.
+    """Returns the run of a workdir, with the references that have its data and model.
 
     None: the references of the package.
     """

@@ -116,8 +116,8 @@ class Model:
     ) -> list[list[dict[str, Any]]]:
         """Returns the best texts for each text, with scores, by a model of sequences.
 
-        `options` are those of `generate.generate`: `outputs`, `seed`, `batch_size`, and the fields
-        of `models.generation.Search`, such as `beams`.
+        `options` are as in `generate.generate`: `outputs`, `seed`, `batch_size`, and the fields of
+        `models.generation.Search`, such as `beams`.
 
         Raises:
           ValueError: as `generate.generate`, or for one text in place of a list.
@@ -131,7 +131,7 @@ class Model:
     ) -> list[likelihood.Score | likelihood.NoScore]:
         """Returns the pseudo-log-likelihood of each text.
 
-        `options` are those of `likelihood.scores`: `masking`, `reading`, `batch_size`.
+        `options` are as in `likelihood.scores`: `masking`, `reading`, `batch_size`.
 
         Raises:
           ValueError: as `likelihood.scores`, or for one text in place of a list.

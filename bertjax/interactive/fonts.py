@@ -1,4 +1,4 @@
-"""Fonts for texts of any script in pictures: those of this machine that have the characters."""
+"""Fonts for texts of any script in pictures: the installed fonts that have the characters."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def hidden_values(
 ) -> figure.Figure:
     """Returns rows of records of values, some positions hidden, and what a run predicts there.
 
-    The share that is hidden is that of the run's training.
+    The share of masked tokens is the one of the run's training.
 
     Raises:
       FileNotFoundError: if there is no run, or no records.

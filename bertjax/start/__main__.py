@@ -13,6 +13,7 @@ if __name__ == "__main__":
 
     command_line.parse(programs.Start, __doc__)
 
+import dataclasses
 import os
 import pathlib
 import signal
@@ -21,7 +22,7 @@ import sys
 
 import ml_collections
 
-from bertjax.cli import command_line, interruptions, programs
+from bertjax.cli import command_line, interruptions, programs, recipe_flag
 from bertjax.files import opening
 from bertjax.start import commands, sentences
 from bertjax.start import page as page_lib
@@ -80,7 +81,7 @@ def run(command: commands.Command) -> str:
             number: signal.signal(number, lambda number, _: process.send_signal(number))
             for number in interruptions.received_signals()
         }
-        # A terminal sends Ctrl-C to the command, too, which saves; this process waits for it.
+        # A terminal also sends Ctrl-C to the command, which saves; this process waits for it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         assert process.stdout is not None
         for line in process.stdout:
@@ -105,17 +106,9 @@ def main(values: programs.Start) -> None:
         raise ValueError(
             f"--input names {pipes[0]}, but the text is read several times: write it to a file"
         )
-    names = [it.partition("=")[2] for it in sys.argv if it.partition("=")[0].strip("-") == "config"]
-    options = commands.Options(
-        values.input,
-        names[-1] if names else "own",
-        values.hours,
-        values.normalization,
-        values.vocabulary_size,
-        values.encoding,
-        values.text_field,
-        values.build_options,
-    )
+    (recipe,) = recipe_flag.names() or ["own"]
+    names = [it.name for it in dataclasses.fields(commands.Options) if it.name != "recipe"]
+    options = commands.Options(recipe=recipe, **{name: getattr(values, name) for name in names})
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     more = tuple(it for it in sys.argv[1:] if it.lstrip("-").startswith(("config.", "noconfig.")))
     page = start(pathlib.Path(values.output), options, values.config, more)

@@ -28,13 +28,13 @@ DEFAULT_LENGTH = 128  # of records, where the recipe takes it from them
 # Records for a recipe that takes everything from them: single segments, several in a row, whose
 # masks are drawn while training, so that one pass is enough.
 OWN_RECORDS = ("--pair_objective=none", "--mask=none", "--packing=best_fit", "--dupe_factor=1")
-# For such a recipe, too: few documents leave enough of them to score.
+# For such a recipe as well: enough of few documents are left to score.
 OWN_SPLIT = ("--heldout_fraction=0.05",)
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The options of vocabulary, records and recipe: those of a second call are the same.
+    """The options of vocabulary, records and recipe; a second call must have the same ones.
 
     Empty `encoding` and `text_field` are the defaults of the programs that read the text.
     `build_options` are further options of data_pipelines.build, as one types them.
@@ -58,7 +58,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A program with its arguments; it is done once the directory `made` is there.
+    """A program with its arguments; it is done once the directory `made` exists.
 
     A command without one is run in every call.
     """
@@ -92,7 +92,7 @@ def begin(output: pathlib.Path, options: Options) -> None:
     except ValueError as error:
         raise ValueError(
             f"{path}, the options of the first call, cannot be read: remove it to continue with "
-            f"those of this one ({error})"
+            f"the options of this call ({error})"
         ) from error
     has_run = (output / RUN).exists()
     changed = {

@@ -24,7 +24,7 @@ def masked(directory: epath.PathLike, number: int) -> list[str]:
 
 
 def _rows(record_set: records.RecordSet, vocabulary: token_ids.Tokenizer) -> Iterator[list[int]]:
-    """Yields how the first text of each row of the first shard begins, from a whole word on."""
+    """Yields the first tokens of each row of the first shard, from a whole word on."""
     for serialized in record_files.serialized(record_set.shard_paths[0]).batch(1):
         parsed = records.parse_batch(serialized, record_set.manifest)
         row = {name: values.numpy()[0] for name, values in parsed.items()}

@@ -82,7 +82,7 @@ def test_the_program_prints_what_is_off_and_writes_one_page(tmp_path):
     (notes := tmp_path / "notes.html").write_text("<html>mine</html>")
     assert page.is_of_others(notes) and not page.is_of_others(tmp_path / "page.html")
     refused = programs.run("bertjax.compare", str(tmp_path / "one"), f"--output={notes}")
-    assert "no page of bertjax" in refused.error and notes.read_text() == "<html>mine</html>"
+    assert "is not of bertjax" in refused.error and notes.read_text() == "<html>mine</html>"
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_translations_are_read_each_in_its_language(directory, tmp_path):
     there, back = parallel.retrieval(*sides)["cosine"]
     assert found["by_layer"]["2 cosine, source to target"] == there
     assert found["by_layer"]["2 cosine, target to source"] == back
-    for given, told in (("fr", "reads two languages: give"), ("", "is not given"), ("fr,x", "'x'")):
+    for given, told in (("fr", "must be SOURCE,TARGET"), ("", "is not given"), ("fr,x", "'x'")):
         with pytest.raises(ValueError, match=f"--language .*{told}"):
             evaluate.evaluate_parallel(workdir, paths, batch_size=8, language=given)
 
