@@ -71,7 +71,7 @@ def test_the_papers_rows_have_the_papers_averages():
     assert rows[0] == ["MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC",
                            "RTE", "average"]  # fmt: skip
     assert [row[-1] for row in rows if row[0].startswith("BERT")] == ["79.6", "82.1"]
-    assert recipes.load(glue.RECIPE).finetuning.dataset == "glue"
+    assert recipes.load("glue").finetuning.dataset == "glue"
 
 
 def test_all_tasks_give_a_row_and_a_zip_that_the_server_takes(tmp_path, fake_training):
@@ -167,7 +167,7 @@ def test_a_protocol_trains_the_challenges_files_and_reports_the_best_epoch(tmp_p
     ]
     for split, part in (("train", rows), ("valid", rows[:16])):
         (tmp_path / f"rte.{split}.jsonl").write_text("\n".join(map(json.dumps, part)))
-    config = recipes.load(glue.RECIPE)
+    config = recipes.load("glue")
     config.init_from = str(small_datasets.write_source(tmp_path / "source"))
     config.finetuning.update(protocol="babylm", data_dir=str(tmp_path), max_seq_length=16)
     config.model.dtype = "float32"
