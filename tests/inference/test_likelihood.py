@@ -249,7 +249,7 @@ def test_a_file_that_holds_no_pairs_is_named_with_the_line(tmp_path, pairs, work
     done = programs.run("bertjax.evaluate", f"--checkpoint={workdir}")
     assert "--data" in done.error and "--pairs" in done.error
     options = (f"--checkpoint={workdir}", "--data=heldout", "--masking=token")
-    assert "--masking=token is for --pairs" in programs.run("bertjax.evaluate", *options).error
+    assert "--masking goes with --pairs" in programs.run("bertjax.evaluate", *options).error
 
 
 def test_pairs_that_are_the_same_tokens_are_told(workdir, tmp_path, caplog):
