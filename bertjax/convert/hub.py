@@ -1,7 +1,7 @@
-"""A directory of weights goes to the Hugging Face Hub, as one commit, by the official client.
+"""Pushes a directory of weights to the Hugging Face Hub, as one commit, by the official client.
 
-The token is that of the client: HF_TOKEN, or what `hf auth login` stored. HF_ENDPOINT names another
-server than huggingface.co.
+The token is the client's: HF_TOKEN, or the one that `hf auth login` stored. HF_ENDPOINT names
+another server than huggingface.co.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Destination:
     """A repository of models, ORG/NAME, and the branch that the commit goes to.
 
     `{step}` in `revision` stands for the step of a workdir's checkpoint, `{words}` for the words at
-    which it was kept. A repository that does not
-    exist is made, private if `private` says so; one that exists stays as visible as it is.
+    which it was kept. A missing repository is made, with `private` a private one; an existing one
+    keeps its visibility.
     """
 
     repository: str
@@ -44,7 +44,7 @@ class Destination:
 
 
 def check(destination: Destination, target: epath.PathLike) -> None:
-    """Raises a ValueError where nothing could be pushed; sends nothing."""
+    """Raises a ValueError if a push would fail; sends nothing."""
     faults = []
     if not re.fullmatch(f"{_NAME}/{_NAME}", destination.repository):
         faults.append(f"--push_to is {destination.repository!r}; it must be ORG/NAME")
@@ -61,9 +61,9 @@ def check(destination: Destination, target: epath.PathLike) -> None:
 
 
 def revision_of(destination: Destination, step: int | None, words: str = "") -> str:
-    """Returns the branch of a commit; `step` is that of the checkpoint, None where there is none.
+    """Returns the branch of a commit; `step` is the checkpoint's, None without one.
 
-    `words` is the name of a mark, "" where the checkpoint was kept at none.
+    `words` is the name of the mark at which the checkpoint was kept, "" without one.
     """
     if WORDS in destination.revision and not words:
         raise ValueError(
@@ -82,8 +82,8 @@ def revision_of(destination: Destination, step: int | None, words: str = "") -> 
 def push(directory: epath.PathLike, destination: Destination, *, revision: str, title: str) -> str:
     """Sends the files of a directory as one commit, and returns its address.
 
-    Nothing is visible before the commit, which has all files or none. A branch that was made for it
-    goes again if it fails. Files of the repository that the directory lacks stay.
+    Nothing is visible before the commit, which has all files or none. If it fails, a new branch is
+    deleted. Files of the repository that the directory lacks stay.
     """
     client = _client()
     api, errors = client.HfApi(), client.errors
@@ -119,7 +119,7 @@ def _client() -> Any:
 
 
 def _is_made(api: Any, repository: str, branch: str) -> bool:
-    """Makes a branch if it is not there, and returns whether it was made."""
+    """Makes a branch if it is missing; returns whether it was made."""
     try:
         api.create_branch(repository, branch=branch)
     except _client().errors.HfHubHTTPError as error:
@@ -130,7 +130,7 @@ def _is_made(api: Any, repository: str, branch: str) -> bool:
 
 
 def _left(api: Any, repository: str, branch: str, is_new: bool) -> str:
-    """Takes a branch away that nothing was committed to, and returns what is there now."""
+    """Deletes an empty branch; returns a sentence about the state of the repository."""
     if not is_new:
         return "Nothing of it is there."
     try:
@@ -141,5 +141,5 @@ def _left(api: Any, repository: str, branch: str, is_new: bool) -> str:
 
 
 def _code(error: BaseException) -> int | None:
-    """Returns the HTTP status of an error of the client, None where no answer came."""
+    """Returns the HTTP status of an error of the client, None without an answer."""
     return getattr(getattr(error, "response", None), "status_code", None)

@@ -1,6 +1,6 @@
-"""The README.md of an exported model, written from what its run left: nothing is invented.
+"""The README.md of an exported model, written from the files of its run.
 
-What the run does not tell (what the model is good for, whom it may hurt) is left to its owner.
+Its owner adds what no file has: intended uses, risks and limits.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ SHIFTED = (
 class Run:
     """The record of a training in its workdir.
 
-    `manifests` are those of the records by phase, empty where they are not at hand any more;
-    `scores` maps the names of metrics.jsonl (eval/...) to the last value, at step `scores_step`;
-    `teacher_sha256` is of the parameters of a teacher, "" without one. `words` and `epochs` were
-    seen by then, 0 if they were not counted; `word_mark` is the last mark that the step reached.
+    `manifests` has the records' manifests by phase, and is empty if they are missing. `scores` maps
+    the names of metrics.jsonl (eval/...) to the last value, at step `scores_step`. `teacher_sha256`
+    is the hash of a teacher's parameters, "" without one. `words` and `epochs` are the numbers seen
+    by then, 0 if not counted; `word_mark` is the last mark that the step reached.
     """
 
     config: ml_collections.ConfigDict
@@ -50,7 +50,7 @@ class Run:
 
 
 def read_run(workdir: reader.Description) -> Run | None:
-    """Returns what a workdir tells; None if it was not trained but converted."""
+    """Returns the record of a workdir's training; None if it was converted."""
     if "converted" in workdir.meta:
         return None
     lines = scalars.read(workdir.directory / scalars.FILE)
@@ -77,8 +77,7 @@ def text(
     parts = [*_front_matter(weights, license), "", "# Model card", ""]
     title = weights.family.title
     article = "An" if title[0] in "AEIOU" else "A"
-    # Cards are published, so they name no path of the source. A discriminator is counted without
-    # its generator.
+    # Cards are published, so they name no path of the source. A generator is not counted.
     of_class = (weights.head, weights.config.pooler)
     params = weights.params.items()
     count = sum(x.size for path, x in params if heads.is_of_class(path, *of_class))
@@ -92,7 +91,7 @@ def text(
         parts += ["", "## Training", "", *_training(run), "", "## Data", "", *_data(run)]
         parts += ["", "## Scores", "", *_scores(run)]
     else:
-        parts += ["", "The weights were converted; how they were trained is told by their source."]
+        parts += ["", "The weights were converted; their source describes the training."]
     parts += ["", "## License", "", license or "No license was given with these weights."]
     return "\n".join(parts) + "\n"
 
@@ -103,7 +102,7 @@ def _front_matter(weights: pretrained.Pretrained, license: str | None) -> Iterat
     yield f"library_name: {'sentence-transformers' if is_of_sentences else 'transformers'}"
     pipeline = "sentence-similarity" if is_of_sentences else heads.HEADS[weights.head].pipeline
     if weights.is_shifted:
-        pipeline = "feature-extraction"  # a pipeline of fill-mask would give the token after
+        pipeline = "feature-extraction"  # fill-mask would return the token after
     yield f"pipeline_tag: {pipeline}"
     yield f"tags:\n- {weights.family.model_type}\n- bertjax"
     if is_of_sentences:
@@ -141,7 +140,7 @@ def _sizes(weights: pretrained.Pretrained) -> list[str]:
 def _sentence_vectors(
     weights: pretrained.Pretrained, vectors: sentence_vectors.SentenceVectors
 ) -> Iterator[str]:
-    """Tells how the vectors of sentences are made, and how they are used."""
+    """Yields the description of sentence vectors, and an example."""
     yield "## Vectors of sentences"
     yield ""
     size = weights.config.hidden_size
@@ -227,7 +226,7 @@ def _data(run: Run) -> Iterator[str]:
         yield "Random tokens: this model was trained to measure speed and knows no language."
         return
     if not run.manifests:
-        yield "The records were not at hand when this card was written; they are not described."
+        yield "The records were missing when this card was written; they are not described."
         return
     for phase, manifest in run.manifests.items():
         yield (

@@ -1,9 +1,9 @@
-"""pytorch_model.bin without torch and without running what is in it.
+"""Reads pytorch_model.bin without torch and without running code in it.
 
-The file is a zip archive: `data.pkl` says which tensor lies where in the storages `data/0`,
-`data/1`, ... A pickle is a program; the unpickler here knows a handful of harmless words (tensor,
-parameter, ordered dict, the types of storages), written out below, and refuses at the first other.
-Source: torch/serialization.py (the zip format, since torch 1.6) and torch/_utils.py.
+The file is a zip archive: `data.pkl` describes the tensors in the storages `data/0`, `data/1`, ...
+A pickle is a program; the unpickler here knows a few harmless words (tensor, parameter, ordered
+dict, the types of storages), listed below, and refuses all others. Source: torch/serialization.py
+(the zip format, since torch 1.6) and torch/_utils.py.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ STORAGE_TYPES: dict[str, Any] = {
     "BoolStorage": np.bool_,
 }
 
-# A pickle of 400 names has some 60 kB.
+# A pickle of 400 names has about 60 kB.
 MAX_PICKLE_BYTES = 64 << 20
 
-# Bounds of memory: names in all dicts of a pickle, and how often, over all tensors, the numbers of
-# the file may be used. Tied weights use theirs twice.
+# Bounds of memory: the names in all dicts of a pickle, and the number of times that all tensors
+# together may use the numbers of the file. Tied weights use them twice.
 MAX_NAMES = 1_000_000
 MAX_USES = 8
 
@@ -57,7 +57,7 @@ class _Storage:
 
 @dataclasses.dataclass(frozen=True)
 class _StorageType:
-    """Stands for torch.FloatStorage and its kind."""
+    """Stands for torch.FloatStorage and similar classes."""
 
     name: str
 
@@ -68,8 +68,8 @@ class _StorageType:
 class _Word:
     """Stands for a function of torch that a pickle may call.
 
-    An instance, not a function: a pickle may set attributes of what it has found (BUILD), and here
-    there are none to set.
+    It is an instance, not a function: a pickle may set attributes of an object (BUILD), and this
+    one has none.
     """
 
     __slots__ = ()
@@ -111,7 +111,7 @@ class _RebuildParameter(_Word):
 
 
 class _Dict(dict):
-    """An OrderedDict; torch hangs the versions of its modules on it, which are not needed."""
+    """An OrderedDict; torch adds the versions of its modules to it, which are ignored."""
 
     __slots__ = ()
 
@@ -217,7 +217,7 @@ _DAMAGE = (
 
 
 def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
-    """Refuses an archive whose members, as they declare themselves, are larger than its file."""
+    """Refuses an archive with members that declare more bytes than the file has."""
     for info in archive.infolist():
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
             raise _RefusedError(

@@ -1,4 +1,4 @@
-"""The files by which sentence-transformers knows how a model of transformers makes vectors.
+"""The files in which sentence-transformers describes how a model makes vectors.
 
     modules.json                        which modules follow each other, and where their files are
     0_Transformer/                      older ones: the files of transformers, else in the directory
@@ -84,7 +84,7 @@ USUAL_LENGTH_FIELDS = {
 
 
 def is_there(directory: epath.PathLike, architectures: Sequence[str] = ()) -> bool:
-    """Returns whether the directory is a model for vectors of sentence-transformers.
+    """Returns whether the directory is a SentenceTransformer, a model for vectors.
 
     A Transformer alone with a class for sequences among `architectures` is a CrossEncoder.
     """
@@ -104,7 +104,7 @@ def activation(directory: epath.PathLike) -> str | None:
 
 
 def of_transformer(directory: epath.PathLike) -> epath.Path:
-    """Returns where a directory has its weights: in older ones a directory of its own."""
+    """Returns the directory of the weights, a subdirectory in older models."""
     directory = epath.Path(directory)
     if not is_there(directory):
         return directory
@@ -115,10 +115,9 @@ def of_transformer(directory: epath.PathLike) -> epath.Path:
 def read(
     directory: epath.PathLike, *, hidden_size: int, is_lowercase: bool
 ) -> sentence_vectors.SentenceVectors:
-    """Returns how the model of a directory makes its vectors.
+    """Returns the sentence vectors of the model in a directory.
 
-    `hidden_size` is that of its encoder, `is_lowercase` says whether its tokenizer makes all
-    letters small.
+    `hidden_size` is its encoder's; `is_lowercase`: its tokenizer makes all letters small.
     """
     directory = epath.Path(directory)
     modules = _modules(directory / MODULES_FILE)
@@ -135,9 +134,7 @@ def read(
     max_seq_length = _max_seq_length(of_transformer(directory), is_lowercase=is_lowercase)
     config = _optional(directory / CONFIG_FILE)
     if unknown := ", ".join(sorted(set(config) - CONFIG_FIELDS)):
-        logging.warning(
-            "%s has fields that are not known here: %s", directory / CONFIG_FILE, unknown
-        )
+        logging.warning("%s has unknown fields: %s", directory / CONFIG_FILE, unknown)
     try:
         prompts, default_prompt, truncate_dim = _choices(config)
         return sentence_vectors.SentenceVectors(
@@ -155,7 +152,7 @@ def read(
 
 
 def dense_directories(directory: epath.PathLike) -> list[epath.Path]:
-    """Returns where the weights of the dense layers are, in their order."""
+    """Returns the directories of the dense layers' weights, in their order."""
     directory = epath.Path(directory)
     modules = _modules(directory / MODULES_FILE)
     return [directory / place for kind, place in modules if kind == "Dense"]
@@ -189,9 +186,9 @@ def write(
 ) -> None:
     """Writes the files in addition to those of transformers.
 
-    `size` is that of the encoder's states, `longest` what the model reads at most. `lacks_pooler`
-    says that the class would make a pooler, which nothing here reads, and warn that it has no
-    weights. The weights of dense layers belong into `dense_directories`.
+    `size` is the size of the encoder's states, `longest` the most tokens that the model reads. With
+    `lacks_pooler` the class makes no pooler, for which there are no weights. The weights
+    of dense layers belong into `dense_directories`.
     """
     directory = epath.Path(directory)
     length = min(vectors.max_seq_length or longest, longest)
@@ -229,7 +226,7 @@ def write(
 
 
 def _config(vectors: sentence_vectors.SentenceVectors) -> dict[str, Any]:
-    """Returns what the whole model's file says: prompts, similarity, the numbers that are kept."""
+    """Returns the fields of the whole model's file: prompts, similarity, `truncate_dim`."""
     # Version 6 has an empty prompt for each role that is not there, whatever other names are.
     of_roles = {role: vectors.prompt(role) for role in sentence_vectors.PROMPT_NAMES}
     config = {
@@ -244,7 +241,7 @@ def _config(vectors: sentence_vectors.SentenceVectors) -> dict[str, Any]:
 
 
 def _listed(path: epath.Path) -> list[tuple[str, str]]:
-    """Returns the kind and the directory of each module, in their order."""
+    """Returns the kind and the directory of each listed module."""
     try:
         listed = json_text.loads(opening.read(path))
         listed = sorted(listed, key=lambda module: module["idx"])
@@ -261,7 +258,7 @@ def _listed(path: epath.Path) -> list[tuple[str, str]]:
 
 
 def _modules(path: epath.Path) -> list[tuple[str, str]]:
-    """Returns the kinds of modules and their directories, in their order."""
+    """Returns the kind and the directory of each module, if their order is supported."""
     modules = _listed(path)
     kinds = [kind for kind, _ in modules]
     order = ["Transformer", "Pooling", *["Dense"] * kinds.count("Dense")]
@@ -275,10 +272,10 @@ def _modules(path: epath.Path) -> list[tuple[str, str]]:
 
 
 def _projection(path: epath.Path, in_size: int) -> sentence_vectors.Projection:
-    """Returns the dense layer that a config describes, which reads `in_size` numbers."""
+    """Returns the dense layer of a config with inputs of `in_size` numbers."""
     config = {**DENSE_FIELDS, **json_text.read_object(path)}
     if unknown := ", ".join(sorted(set(config) - set(DENSE_FIELDS))):
-        logging.warning("%s has fields that are not known here: %s", path, unknown)
+        logging.warning("%s has unknown fields: %s", path, unknown)
     size, most = config["out_features"], sentence_vectors.LARGEST_SIZE
     # torch.nn.Tanh is torch.nn.modules.activation.Tanh.
     by_name = {name.rpartition(".")[2]: ours for ours, name in ACTIVATIONS.items()}
@@ -312,7 +309,7 @@ def _dense_config(projection: sentence_vectors.Projection, in_size: int) -> Mapp
 
 
 def _name_faults(config: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each name by which a module reads or makes other than vectors."""
+    """Returns the faults of a module that reads or makes something else than vectors."""
     names = ("module_input_name", "module_output_name")
     return [
         f"{name} is {config[name]!r:.60}; it must be {VECTOR!r}"
@@ -345,7 +342,7 @@ def _pooling(path: epath.Path) -> str:
 
 
 def _max_seq_length(directory: epath.Path, *, is_lowercase: bool) -> int:
-    """Returns the longest input in tokens, 0 where no file tells it."""
+    """Returns the longest input in tokens, 0 if no file has it."""
     for name in LENGTH_FILES:
         path = directory / name
         if not path.exists():
@@ -379,10 +376,7 @@ def _optional(path: epath.Path) -> Mapping[str, Any]:
 
 
 def described(vectors: sentence_vectors.SentenceVectors, size: int) -> list[tuple[str, str]]:
-    """Returns what a model card tells of the vectors: name and value.
-
-    `size` is that of the encoder's states.
-    """
+    """Returns the properties of the vectors for a model card; `size` is of the encoder's states."""
     rows = [
         ("size of a vector", str(sentence_vectors.size_of(vectors.projections, size))),
         ("pooling", vectors.pooling),

@@ -1,7 +1,7 @@
 """Reads checkpoints of released TensorFlow 1 code: bert_config.json, bert_model.ckpt.*, vocab.txt.
 
-The family knows the names of the variables and the fields of the config. TensorFlow, from
-`records.import_tensorflow`, reads the checkpoint as a plain table of arrays, without a graph.
+The family has the names of the variables and the fields of the config. TensorFlow, from
+`records.import_tensorflow`, reads the checkpoint as a table of arrays, without a graph.
 
 Source: google-research/bert, optimization.py (slots); tokenization.py,
 validate_case_matches_checkpoint (casing).
@@ -37,16 +37,16 @@ OPTIMIZER_SLOT = re.compile(
 # The variable with which TensorFlow 2 marks a checkpoint of objects.
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
-# Vocabularies of lowercase text have capitals in brackets only ([CLS]); a few entries that were
-# added by hand do not make them cased.
+# Vocabularies of lowercase text have capitals only in brackets ([CLS]), apart from a few entries
+# that users added.
 CASED_SHARE = 0.01
 
 
 def read(path: epath.PathLike) -> pretrained.Pretrained:
     """Returns the weights in a directory, or at a checkpoint prefix, of the released code.
 
-    Without vocab.txt the vocabulary is None. `unused` are the slots of the optimizer and variables
-    that the head does not use.
+    Without vocab.txt the vocabulary is None. `unused` has the slots of the optimizer and the
+    variables outside of the head's model.
     """
     prefix = find_checkpoint(path)
     faults: list[str] = []
@@ -92,7 +92,7 @@ def read(path: epath.PathLike) -> pretrained.Pretrained:
 
 
 def describe(path: epath.PathLike) -> pretrained.Description:
-    """Returns config and vocabulary of the weights; the family follows from all their names."""
+    """Returns config and vocabulary of the weights, which are read to find their family."""
     weights = read(path)
     return pretrained.Description(weights.config, weights.vocabulary, weights.source)
 
@@ -152,8 +152,8 @@ def read_variables(prefix: epath.Path) -> tuple[dict[str, np.ndarray], tuple[str
         raise ValueError(f"{prefix.name}.index cannot be read ({error}): copy it again") from error
     if OBJECT_GRAPH in shapes:
         raise ValueError(
-            "it is a checkpoint of TensorFlow 2 objects; only the variables of the released code "
-            "(TensorFlow 1) are read: export it to Hugging Face's format with the code that made it"
+            "it is a checkpoint of TensorFlow 2 objects, which is not supported (TensorFlow 1's "
+            "variables are): export it to Hugging Face's format with the code that made it"
         )
     slots = tuple(sorted(filter(OPTIMIZER_SLOT.fullmatch, shapes)))
     weights = sorted(shapes.keys() - {*slots})
@@ -185,12 +185,12 @@ def _released(family: base.Family) -> base.Released:
 def read_configs(
     path: epath.Path, family: base.Family, shapes: Shapes | None = None
 ) -> tuple[encoder.EncoderConfig, encoder.EncoderConfig | None]:
-    """Returns the config at `path`, and the generator's for a discriminator that has one.
+    """Returns the config at `path`, and the generator's if there is one.
 
-    `shapes` are those of the variables, by our paths; they replace the file for code without one.
+    `shapes` are the variables' shapes, by our paths; they replace the file for code without one.
 
-    "gelu" is the exact one, as when the models were released and as in transformers; the released
-    code has computed the tanh form under that name since February 2019.
+    "gelu" is the exact form, as in transformers and when the models were released; since February
+    2019 the released code computes the tanh form under that name.
     """
     code, shapes = _released(family), shapes or {}
     if code.head_size and not path.exists() and shapes:
@@ -200,8 +200,8 @@ def read_configs(
     defaults = {**code.defaults, "vocab_size": None}
     faults = [] if "vocab_size" in fields else ["vocab_size is missing"]
     faults += [
-        f"{name} is {fields[name]!r}; the released {family.title} has no such option: if it "
-        "changes nothing in the model, remove it from the file"
+        f"{name} is {fields[name]!r}; the released {family.title} has no such option: if it does "
+        "not change the model, remove it from the file"
         for name in sorted(fields.keys() - defaults.keys() - {*code.unread})
     ]
     sizes = {name: fields.get(name, default) for name, default in defaults.items()}

@@ -60,7 +60,7 @@ def test_other_records_at_the_same_place_are_not_described(run):
         card = model_card.text(workdir.read(run), run=model_card.read_run(reader.read(run)))
     finally:
         (data / "manifest.json").write_text(manifest)
-    assert "not at hand" in card and "168 examples" not in card
+    assert "missing" in card and "168 examples" not in card
     assert "No license was given" in card and "license:" not in card
 
 

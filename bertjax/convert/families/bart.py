@@ -4,8 +4,8 @@ Sources: transformers, models/bart (modeling_bart.py, configuration_bart.py) of 
 Lewis et al. 2020.
 
 The first two rows of a table of positions are not used, the head is the table of words alone, and
-`final_logits_bias`, which some released files lack, is zeros. While one trains the released models
-drop layers and numbers within a feed-forward, too.
+`final_logits_bias`, which some released files lack, is zeros. In training the released models also
+drop layers and numbers within a feed-forward.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Sources: transformers, models/esm (modeling_esm.py, configuration_esm.py, tokeni
 4.57 and 5.24; facebookresearch/esm, esm/model/esm2.py, esm/data.py.
 
 ESM-1 has learnt positions and other embeddings and is not read, nor is ESMFold. The head that
-predicts contacts from attention was fitted after pretraining: it is not read, and an export has one
-of zeros, without which transformers would warn of missing weights.
+predicts contacts from attention was fitted after pretraining: it is not read, and an export has
+zeros, without which transformers would warn of missing weights.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _CONTACTS = "contact_head.regression"
 def constants(
     config: models.EncoderConfig, decoder: models.EncoderConfig | None = None
 ) -> dict[str, np.ndarray]:
-    """Returns what the files hold and nothing learns: the angles, and a contact head of zeros."""
+    """Returns the tensors that are not trained: the angles, and a contact head of zeros."""
     del decoder
     angles = _angles(config)
     maps = config.num_hidden_layers * config.num_attention_heads
@@ -94,7 +94,7 @@ def _angles(config: models.EncoderConfig) -> np.ndarray:
 
 
 def stored_angles(config: models.EncoderConfig, weights: Mapping[str, np.ndarray]) -> str:
-    """Returns what the weights hold the angles as: a value of `rotary_angles`."""
+    """Returns the value of `rotary_angles` for the angles in the weights."""
     kinds = ("exact", "float16")
     possible = {kind: _angles(dataclasses.replace(config, rotary_angles=kind)) for kind in kinds}
     names_of_angles = [name for name in weights if name.endswith("rotary_embeddings.inv_freq")]
@@ -103,8 +103,8 @@ def stored_angles(config: models.EncoderConfig, weights: Mapping[str, np.ndarray
         if all(it.shape == angles.shape and np.allclose(it, angles, 1e-6, 0) for it in stored):
             return kind
     raise ValueError(
-        f"{names_of_angles[0]} is not that of rope_theta {config.rotary_base:g}, exact or rounded "
-        "to float16 in all layers; other rotary positions are not supported"
+        f"{names_of_angles[0]} does not follow from rope_theta {config.rotary_base:g}, exact or "
+        "rounded to float16 in all layers; other rotary positions are not supported"
     )
 
 
@@ -136,7 +136,7 @@ FAMILY = base.Family(
     prefix=f"{_BODY}.",
     tokenizer=TOKENIZER,
     older=bert.FAMILY.older,
-    # The released files have a table of positions, too, which no ESM-2 reads.
+    # The released files also have a table of positions, which no ESM-2 reads.
     ignored=(
         rf"{_BODY}\.embeddings\.position_(ids|embeddings\.weight)",
         rf"({_BODY}\.)?{_ANGLES}",

@@ -4,7 +4,7 @@ Sources: transformers, models/modernbert (modeling_modernbert.py, configuration_
 4.48 and of 5.23; AnswerDotAI/ModernBERT; huggingface/text-embeddings-inference,
 backends/candle/src/models/modernbert.rs, which wants the fields of version 4.
 
-Version 5 says in lists and tables what version 4 said in numbers. Both are read, and both written.
+Version 5 has lists and tables in place of version 4's numbers. Both are read, and both written.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ WITHOUT_EFFECT = base.BOOKKEEPING | {
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 DEFAULT_WINDOW = 64
-# Fields of ids; those of a vocabulary overwrite them. Without any, theirs might lie behind the end.
+# Fields of ids, which a vocabulary's ids replace. Their defaults might lie beyond the vocabulary.
 IDS = {
     "pad_token_id": "pad_id",
     **{"bos_token_id": "cls_id", "eos_token_id": "sep_id"},
@@ -116,7 +116,7 @@ FUSED: dict[str, Sequence[str]] = {
 
 
 def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a config.json with the numbers of version 4, whichever wrote it."""
+    """Returns the fields of a config.json of either version with the numbers of version 4."""
     result = dict(fields)
     if (kinds := fields.get("layer_types")) is not None:
         result["global_attn_every_n_layers"] = _every(kinds)
@@ -135,7 +135,7 @@ def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
             )
         if "rope_theta" in rotary:
             result[name] = rotary["rope_theta"]
-    if result.get("global_attn_every_n_layers", 3) == 1:  # as we say that no layer has a window
+    if result.get("global_attn_every_n_layers", 3) == 1:  # our values without a window
         result |= {
             "local_attention": 0,
             "local_rope_theta": result.get("global_rope_theta", 160_000),
@@ -144,7 +144,7 @@ def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _every(kinds: Sequence[str]) -> int:
-    """Returns n, where every n-th of the layers from the first on is global."""
+    """Returns n if every n-th layer from the first on is global."""
     for n in range(1, len(kinds) + 1):
         if list(kinds) == [LOCAL if layer % n else GLOBAL for layer in range(len(kinds))]:
             return n
@@ -155,7 +155,7 @@ def _every(kinds: Sequence[str]) -> int:
 
 
 def in_both(config: models.EncoderConfig) -> dict[str, Any]:
-    """Returns the fields that both versions need besides, or instead of, those that map to ours."""
+    """Returns the fields of both versions in addition to, or in place of, mapped ones."""
     local = config.local_rotary_base or config.rotary_base
     layers, bases = range(config.num_hidden_layers), {GLOBAL: config.rotary_base, LOCAL: local}
     return {

@@ -19,7 +19,7 @@ _BODY, _LAYER = "model", bert.LAYER
 _ATTENTION = f"{_BODY}.layers.{{layer}}.attn"
 _OF_HEAD = ("causal_lm",)
 
-# The names that differ from ModernBERT's: three kernels that lie apart, and the head.
+# The names that differ from ModernBERT's: three separate kernels, and the head.
 _OTHERS = (
     *(
         Name(f"{_ATTENTION}.{theirs}_proj.weight", f"{_LAYER}.attention.{ours}.kernel", "transpose")
@@ -33,7 +33,7 @@ _OURS = {name.ours for name in _OTHERS}
 
 
 def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what `modernbert.in_numbers` does, with the window as its code has it.
+    """Returns the same as `modernbert.in_numbers`, with the decoder's definition of the window.
 
     Half of `local_attention` counts the token itself, so 2 lets it see itself alone.
     """
@@ -49,7 +49,7 @@ def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_both(config: models.EncoderConfig) -> dict[str, Any]:
-    """Returns what `modernbert.in_both` does, with the window as its code has it."""
+    """Returns the same as `modernbert.in_both`, with the decoder's definition of the window."""
     window = max(config.window or modernbert.DEFAULT_WINDOW, 0)
     return modernbert.in_both(config) | {"local_attention": 2 * (window + 1)}
 

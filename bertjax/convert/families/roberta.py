@@ -3,8 +3,8 @@
 Sources: transformers, models/roberta (modeling_roberta.py, configuration_roberta.py),
 models/xlm_roberta and models/camembert, tokenization_*.py of these; fairseq, models/roberta.
 
-In training the released classifier of sequences has a dropout before its dense layer, too; here, as
-in BERT, only after it. Without dropout the results are the same.
+In training the released classifier of sequences has a dropout before and after its dense layer;
+here, as in BERT, only after it. Without dropout the results are the same.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bertjax.tokenization import byte_bpe, sentence_piece, token_ids, wordpiece
 ARCHITECTURES = heads.classes("Roberta")
 PAD_ID = 1
 
-# The masked-token head has the exact GELU whatever the config says, so that no other is supported.
+# The masked-token head always has the exact GELU, so only that is supported.
 ACTIVATIONS = {name: ours for name, ours in bert.ACTIVATIONS.items() if ours == "gelu"}
 
-# A file without one of them has the value of RobertaConfig, which is not that of the released ones.
+# Defaults are RobertaConfig's, which differ from the released models' values.
 FIELDS: dict[str, base.Field] = {
     **bert.FIELDS,
     "vocab_size": base.Field("vocab_size", int, default=50265),
@@ -98,7 +98,7 @@ FAMILY = base.Family(
 def _kin(model_type: str, title: str, classes: str) -> base.Family:
     """A family of RoBERTa's weights with a vocabulary of SentencePiece.
 
-    Their classes have BERT's vocab_size, if a file says none.
+    Their classes have BERT's vocab_size by default.
     """
     return dataclasses.replace(
         FAMILY,

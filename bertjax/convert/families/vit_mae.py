@@ -3,8 +3,8 @@
 Sources: transformers, models/vit_mae (modeling_vit_mae.py, configuration_vit_mae.py) of 4.57 and
 5.24; facebookresearch/mae, models_mae.py, util/pos_embed.py.
 
-Positions are computed here and lie in the files there; others than those of a square grid are
-refused. Layers are written with the names of version 4, which version 5 reads.
+Positions are computed here and stored in their files; only a square grid's are supported. Layers
+are written with the names of version 4, which version 5 reads.
 """
 
 from __future__ import annotations
