@@ -191,11 +191,11 @@ def test_recipes_listed_by_default_pretrain_on_any_text():
         ("--budget=1h --topology=cpu --num_slices=2", "--num_slices is 2, but cpu has no slices"),
         (
             "--budget=1h --topology=cpu --search --num_examples=3",
-            "--search and --num_examples cannot be given with --budget",
+            "--search cannot be given with --budget",
         ),
         ("--topology=cpu", "--config must be given, or --budget"),
         ("--topology=cpu --config=smoke,bert_tiny", "--config names several recipes"),
-        ("--topology=cpu --config=smoke --tokens_per_parameter=3", "belongs to --budget"),
+        ("--topology=cpu --config=smoke --tokens_per_parameter=3", "goes with --budget"),
     ],
 )
 def test_flags_that_do_not_go_together_end_in_one_line(arguments, message):
