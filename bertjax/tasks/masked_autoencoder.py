@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import encoder, layers, parts, values, visibility
 from bertjax.options import faults as faults_lib
-from bertjax.tasks import base, masked_values, needs, value_baselines
+from bertjax.tasks import base, config_needs, masked_values, value_baselines
 
 DECODER_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
@@ -188,14 +188,14 @@ def faults(config: Any) -> Iterator[str]:
     shares += [f"{group}.final_masked_lm_prob" for group in of_groups[:-1]]
     one_share = "its share of masks is config.pretraining.masked_lm_prob alone"
     apart = "the encoder reads positions without the positions between them"
-    needed: needs.Needs = {
+    needed: config_needs.Needs = {
         "model.embeddings": (("patches",), "it reads patches"),
         "pretraining.masking": (("dynamic",), "values are hidden as they are read"),
         "model.window": ((0,), apart),
         "model.left_to_right": ((False,), apart),
         **dict.fromkeys(shares, ((0,), one_share)),
     }
-    yield from needs.faults(config, "masked_autoencoder", needed)
+    yield from config_needs.faults(config, "masked_autoencoder", needed)
     if config.model.position_embedding == "rotary":
         option, must = "config.model.position_embedding", "another one with masked_autoencoder"
         yield str(faults_lib.wrong(option, "rotary", must, apart))

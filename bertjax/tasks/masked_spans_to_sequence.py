@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from bertjax.data import sequence_rows
 from bertjax.models import decoder, encoder, encoder_config
-from bertjax.tasks import base, needs
+from bertjax.tasks import base, config_needs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ def faults(config: Any) -> Iterator[str]:
     """Yields a sentence for each option that does not fit this objective."""
     layers = config.model.num_hidden_layers
     of_tokens = encoder_config.OF_TOKENS
-    needed: needs.Needs = {
+    needed: config_needs.Needs = {
         "pretraining.masking": (("dynamic",), "rows are made as they are read"),
         "pretraining.pair_loss": (("none",), "it learns nothing of pairs"),
         "model.embeddings": (of_tokens, "it predicts tokens"),
@@ -100,4 +100,4 @@ def faults(config: Any) -> Iterator[str]:
     if config.data.eval_dir:
         best = {"checkpoint.best_metric": (("lm_loss",), "its loss on held-out records")}
         needed = {**needed, **best}
-    yield from needs.faults(config, "masked_spans_to_sequence", needed)
+    yield from config_needs.faults(config, "masked_spans_to_sequence", needed)

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from bertjax.models import encoder, values
-from bertjax.tasks import base, metrics, needs, value_baselines
+from bertjax.tasks import base, config_needs, metrics, value_baselines
 
 # Name -> the error of a prediction, elementwise.
 ERRORS: dict[str, Callable[[Array], Array]] = {
@@ -245,12 +245,12 @@ def of_options(sizes: encoder.EncoderConfig, options: Any) -> MaskedValues:
 def faults(config: Any) -> Iterator[str]:
     """Yields a sentence for each option that does not go together with this objective."""
     options, model = config.pretraining, config.model
-    needed: needs.Needs = {
+    needed: config_needs.Needs = {
         "model.embeddings": (("patches", "columns"), "it predicts values"),
         "model.hidden_input": (("vector", "zeros"), "the encoder must not read what it predicts"),
         "pretraining.masking": (("dynamic",), "values are hidden as they are read"),
     }
-    yield from needs.faults(config, "masked_values", needed)
+    yield from config_needs.faults(config, "masked_values", needed)
     if options.predicts == "replaced" and not (
         options.exchanged_cells and model.embeddings == "columns"
     ):

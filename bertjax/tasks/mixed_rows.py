@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import encoder, layers
-from bertjax.tasks import base, needs, next_token, pretraining, replaced_tokens
+from bertjax.tasks import base, config_needs, next_token, pretraining, replaced_tokens
 
 # Folded into the key of left-to-right rows; layers count from 0.
 _LEFT_TO_RIGHT = 2**30
@@ -250,11 +250,11 @@ def hybrid_faults(config: Any) -> Iterator[str]:
         "model.left_to_right": ((False,), "its rows say what they see"),
         "pretraining.pair_loss": (("none",), "it learns nothing of pairs"),
     }
-    yield from needs.faults(config, "hybrid", needed)
+    yield from config_needs.faults(config, "hybrid", needed)
 
 
 def prefix_rows_faults(config: Any) -> Iterator[str]:
     """Yields the options of a config that do not fit the objective 'prefix_rows'."""
     reason = "its rows say what they see"
     needed = {"model.window": ((0,), reason), "model.left_to_right": ((False,), reason)}
-    yield from needs.faults(config, "prefix_rows", needed)
+    yield from config_needs.faults(config, "prefix_rows", needed)

@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import encoder, heads, packed_rows
-from bertjax.tasks import base, needs
+from bertjax.tasks import base, config_needs
 
 
 class NextTokenModel(nnx.Module):
@@ -123,4 +123,4 @@ def faults(config: Any) -> Iterator[str]:
     if config.data.eval_dir:
         needed["checkpoint.best_metric"] = ("lm_loss",)
     needs_of = {name: (values, reason) for name, values in needed.items()}
-    yield from needs.faults(config, "next_token", needs_of)
+    yield from config_needs.faults(config, "next_token", needs_of)

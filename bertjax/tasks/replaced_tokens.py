@@ -20,7 +20,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
 from bertjax.models import embedding_sharing, encoder, heads, layers, parameters
-from bertjax.tasks import base, metrics, needs, pretraining
+from bertjax.tasks import base, config_needs, metrics, pretraining
 
 # A loss above this share of the entropy of the labels has learnt nothing of the tokens.
 CHANCE_SHARE = 0.97
@@ -300,7 +300,7 @@ def faults(config: Any) -> Iterator[str]:
     """Yields a sentence for every option of a config that does not fit the objective."""
     options = config.pretraining
     of_pairs = {"pretraining.pair_loss": (("none",), "it learns nothing of pairs")}
-    yield from needs.faults(config, "replaced_tokens", of_pairs)
+    yield from config_needs.faults(config, "replaced_tokens", of_pairs)
     # The size of the vocabulary and the type may not be known yet.
     sizes = config.model.to_dict() | {"vocab_size": 1, "dtype": "float32"}
     try:

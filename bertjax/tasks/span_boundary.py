@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import encoder, heads, packed_rows
-from bertjax.tasks import base, needs, pretraining
+from bertjax.tasks import base, config_needs, pretraining
 
 
 class Targets(NamedTuple):
@@ -140,4 +140,4 @@ def faults(config: Any) -> Iterator[str]:
     if config.pretraining.masking == "dynamic":
         reason = "it predicts whole spans from the tokens around them"
         needed = {"pretraining.mask_strategy": (("span",), reason)}
-        yield from needs.faults(config, "span_boundary", needed)
+        yield from config_needs.faults(config, "span_boundary", needed)
