@@ -106,7 +106,7 @@ def test_a_teacher_that_does_not_fit_or_teaches_nothing_is_refused(root, tmp_pat
         ({"teacher": bare}, ValueError, "mlm_head|cls.predictions"),
         ({"temperature": 0.0}, ValueError, "temperature is 0.0; it must be above 0"),
         ({"soft_weight": -1.0}, ValueError, "soft_weight is -1.0; it must be at least 0"),
-        ({"teacher": "", "temperature": 3.0}, ValueError, "temperature is 3.0, but .* no teacher"),
+        ({"teacher": "", "temperature": 3.0}, ValueError, "temperature is 3.0, but .* a teacher"),
         ({"teacher": "/no/where"}, FileNotFoundError, "config.distillation.teacher is /no/where"),
     ]:
         changes = {f"distillation.{name}": value for name, value in options.items()}
