@@ -186,7 +186,7 @@ def test_faults_of_options_are_all_named(tmp_path, monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(generated, "importlib", types.SimpleNamespace(import_module=lacking))
-    with pytest.raises(ValueError, match=r"sacrebleu is not installed.*'\.\[generation\]'"):
+    with pytest.raises(ValueError, match=r"sacrebleu.*not installed.*'\.\[generation\]'"):
         config_faults.validate(config)
 
 
