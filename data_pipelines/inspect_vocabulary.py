@@ -1,4 +1,4 @@
-"""Shows what a vocabulary makes of a text: the tokens, the text that comes back, what is lost.
+"""Shows how a vocabulary tokenizes a text: the tokens, the text that comes back, the losses.
 
 python -m data_pipelines.inspect_vocabulary VOCABULARY "a text"
 python -m data_pipelines.inspect_vocabulary vocab.txt "a text" --nodo_lower_case
@@ -28,7 +28,7 @@ class Options:
 
 
 def lines(vocabulary: tokenizer.Tokenizer, text: str) -> Iterator[str]:
-    """Yields what the vocabulary is and what it makes of the text, a line each."""
+    """Yields the vocabulary's rules, the tokens of the text and its losses, a line each."""
     described = vocabulary.describe()
     others = ("kind", "vocab_size", "sha256", "merges_sha256")
     rules = ", ".join(f"{name} {value}" for name, value in described.items() if name not in others)
@@ -65,7 +65,7 @@ def _losses(
 
 
 def main(options: Options) -> None:
-    """Prints what the vocabulary makes of the text."""
+    """Prints how the vocabulary tokenizes the text."""
     vocabulary = tokenizer.load(options.vocabulary, lowercase=options.do_lower_case)
     command_line.print_report(*lines(vocabulary, token_ids.without_surrogates(options.text)))
 

@@ -1,7 +1,7 @@
 """The files of a tokenizer in a directory of weights: tokenizer.json and its companions.
 
 Ours are written in the terms of the Rust library `tokenizers`, with the rules of
-`data.spelled_rules`. The family defines the files and their fields.
+`spelled_rules`. The family defines the files and their fields.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_tokenizer(
 ) -> tokenizer.Tokenizer | None:
     """Returns the tokenizer of the family's own vocabulary, else of tokenizer.json, else None.
 
-    None, too, for files of a class whose rules are not known here, which the log says.
+    Also None for files of a class whose rules are not known here, which the log says.
     """
     directory = epath.Path(directory)
     path = directory / sentence_piece.PIECES_FILE
@@ -180,7 +180,7 @@ def unigram_tokenizer(
         [
             *_of_text(model),
             normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
-            # The library's Strip takes other white space, too, such as U+0085.
+            # The library's Strip also takes other white space, such as U+0085.
             normalizers.Replace(tokenizers.Regex(r"\A +| +\z"), ""),
         ]
     )
@@ -194,7 +194,7 @@ def unigram_tokenizer(
 
 
 def _of_text(model: tokenizer.SentencePieceTokenizer) -> list[normalizers.Normalizer]:
-    """Returns what is done to a text outside of the model and by it."""
+    """Returns the normalizers of a text, outside of the model and in it."""
     if model.normalization != normalization.RELEASED:
         mark = normalizers.Replace(sentence_piece.WORD_START, " ")
         return [*spelled_rules.cleaned_in_form(model.normalization), mark]
@@ -210,7 +210,7 @@ def _of_text(model: tokenizer.SentencePieceTokenizer) -> list[normalizers.Normal
 
 
 def _folded(vocabulary: tokenizer.SentencePieceTokenizer) -> list[normalizers.Normalizer]:
-    """Returns what the model's own normalization does to characters, and NFKC.
+    """Returns the normalizers that do what the model does to characters, and NFKC.
 
     NFKC goes first if the text is composed before the model gets it. Characters are asked for
     between full stops, with which none of them combines.

@@ -1,8 +1,10 @@
 """Tokens that were added to a finished vocabulary, as transformers adds them: "[E1]", "<url>".
 
-They are found before anything else is done to a text, and are one token each. Where two could
-begin, the longest does. A token that is `normalized` is looked for in the text without case and
-accents as the vocabulary folds them, the others in the text as it is.
+They are found before a text is tokenized, and are one token each; the longest wins. A `normalized`
+token is looked for in the text without case and accents, as the vocabulary folds them, the others
+in the text as it was given. The library `tokenizers` finds the same tokens, but takes four times as
+long (0.9 s for 7.7 MB of novels), has no offsets of our rules, and judges the ends of words by
+newer Unicode tables than Python's.
 Source: huggingface/tokenizers, added_vocabulary.rs (extract_and_normalize, find_matches).
 """
 
@@ -21,9 +23,9 @@ import numpy as np
 from etils import epath
 
 from bertjax.files import json_text
-from bertjax.tokenization import token_ids, wordpiece
+from bertjax.tokenization import offsets, token_ids, wordpiece
 
-# In which transformers keeps them: that of its slow tokenizers, and those of all.
+# The files in which transformers keeps them: of its slow tokenizers, and of all.
 LEGACY_FILE = "added_tokens.json"
 TOKENIZER_FILE = "tokenizer.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
@@ -118,7 +120,7 @@ class WithAddedTokens(token_ids.Tokenizer):
         return ("" if self.keeps_blanks else " ").join(parts)
 
     def describe(self) -> dict[str, Any]:
-        """Returns what manifests keep; the hash covers the added tokens, too."""
+        """Returns what manifests keep; the hash also covers the added tokens."""
         described = self.base.describe()
         content = json.dumps([described["sha256"], *map(dataclasses.astuple, self.added_tokens)])
         sha256 = hashlib.sha256(content.encode()).hexdigest()
@@ -172,7 +174,6 @@ class WithAddedTokens(token_ids.Tokenizer):
         if all(token is None for _, _, token in pieces):
             ids, starts, ends = self.base.encode_with_offsets(part)
             return ids, starts + np.int32(start), ends + np.int32(start)
-        firsts, lasts = np.array(self.base.normalized_places(part), np.int32).reshape(-1, 2).T
         placed = [
             _of_one(added, folded[a:b], a)
             if added
@@ -185,7 +186,9 @@ class WithAddedTokens(token_ids.Tokenizer):
             for a, b, added in pieces
         ]
         ids, starts, ends = (np.concatenate(column) for column in zip(*placed, strict=True))
-        return ids, firsts[starts] + np.int32(start), lasts[ends - 1] + np.int32(start)
+        places = self.base.normalized_places(part)
+        starts, ends = offsets.original(places, len(part), starts, ends)
+        return ids, starts + np.int32(start), ends + np.int32(start)
 
 
 def attach(base: token_ids.Tokenizer, tokens: Sequence[AddedToken]) -> token_ids.Tokenizer:
@@ -281,12 +284,13 @@ def read_added_tokens(directory: epath.PathLike, base: token_ids.Tokenizer) -> l
 
 
 class _Finder:
-    """Where the texts of some tokens stand in another text; of those that overlap the first."""
+    """Finds tokens in a text; among overlapping ones the first counts."""
 
     def __init__(self, tokens: Sequence[tuple[str, AddedToken]]):
         # Among tokens with equal normalized text the first is found; "" never is.
         self._tokens = {text: token for text, token in reversed(tokens) if text.strip()}
-        # The first character decides most places; of what begins with it the longest goes first.
+        # The first character decides most places; among tokens with the same one the longest goes
+        # first.
         firsts: dict[str, list[str]] = {}
         for text in sorted(self._tokens, key=len, reverse=True):
             firsts.setdefault(text[0], []).append(re.escape(text[1:]))

@@ -2,7 +2,8 @@
 
 A text is cut into letters, digits, other characters and white space, a blank going with what
 follows it; then bytes are merged, pair by pair, in the order of the merges. The library
-`tokenizers` does both. Here are the files, the special tokens, and what others ask of a tokenizer.
+`tokenizers` does both, and gives the offsets. Here are the files, whose bytes the library would
+write otherwise, the special tokens, and the rest of a tokenizer's methods.
 
 Sources: Radford et al. 2019 (GPT-2), section 2.2 and encoder.py; RoBERTa (Liu et al. 2019), section
 4.4; transformers, models/roberta.
@@ -264,7 +265,7 @@ def read_tokenizer(
         raise ValueError("byte-level BPE keeps the case of texts; lower-case the texts themselves")
     merges = path.parent / MERGES_FILE
     if not merges.exists():
-        raise ValueError(f"there is no {MERGES_FILE} beside it, which says what is merged")
+        raise ValueError(f"there is no {MERGES_FILE} in its directory: put the merges there")
     config = path.parent / wordpiece.CONFIG_FILE
     fields = json_text.read_object(config) if config.exists() else {}
     return ByteBpeTokenizer(
@@ -377,8 +378,8 @@ def _special_ids(vocabulary: Sequence[str]) -> tuple[int, ...]:
 def continues_word(surface: bytes) -> bool:
     """Returns whether a token belongs to the word of the token before it.
 
-    It does unless it begins with white space, or with what BERT's own rules set apart: punctuation
-    and CJK. A part of a character belongs to the word before it.
+    It does unless it starts with white space, punctuation or a CJK character, which BERT's rules
+    set apart. A part of a character belongs to the word before it.
     """
     first = surface.decode(errors="ignore")[:1]
     if not first or not surface.startswith(first.encode()):

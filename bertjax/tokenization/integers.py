@@ -16,6 +16,7 @@ from etils import epath
 from jaxtyping import Bool
 
 from bertjax.files import atomic, json_text
+from bertjax.options import faults
 from bertjax.tokenization import token_ids
 
 FILE = "integers.json"
@@ -30,9 +31,9 @@ _NO_ID = -1
 class IntegerTokenizer(token_ids.Tokenizer):
     """Reads "5 17 3" as these ids.
 
-    `fields` are those of integers.json: `vocab_size`, and `pad_id`, `cls_id`, `sep_id`, `mask_id`
-    and, where there is one, `unk_id`, which are among the ids. Special ids in the data are never
-    masked; padding in it is left out. Every id is a word.
+    `fields` are the content of integers.json: `vocab_size`, and `pad_id`, `cls_id`, `sep_id`,
+    `mask_id` and, where there is one, `unk_id`, which are among the ids. Special ids in the data
+    are never masked; padding in it is left out. Every id is a word.
     """
 
     kind = "integers"
@@ -51,9 +52,7 @@ class IntegerTokenizer(token_ids.Tokenizer):
             least, most = (len(fields), _MOST_IDS) if name == "vocab_size" else (0, size - 1)
             is_whole = isinstance(value, int) and not isinstance(value, bool)
             if not is_whole or not least <= value <= most:
-                raise ValueError(
-                    f"{name} is {value!r}; it must be a whole number from {least} to {most:,}"
-                )
+                raise faults.wrong(name, value, f"a whole number from {least} to {most:,}")
         self.special_ids = tuple(fields[f"{r}_id"] for r in _ROLES if f"{r}_id" in fields)
         if len(set(self.special_ids)) < len(self.special_ids):
             raise ValueError(f"two roles share one of the ids {list(self.special_ids)}")

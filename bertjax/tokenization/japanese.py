@@ -14,6 +14,8 @@ from typing import Any
 
 from tokenizers import normalizers, pre_tokenizers
 
+from bertjax.options import faults
+
 CLASS = "BertJapaneseTokenizer"
 # Values of word_tokenizer_type and of subword_tokenizer_type that are read.
 WORDS, SUBWORDS = ("basic", "mecab"), ("wordpiece", "character")
@@ -64,17 +66,18 @@ def check(config: Mapping[str, Any]) -> None:
         "do_subword_tokenize": (config.get("do_subword_tokenize", True), (True,)),
         "never_split": (config.get("never_split") or None, (None,)),
     }
-    faults = [
-        f"{name} is {value!r}; of {CLASS} only {' and '.join(map(repr, values))} can be read"
-        for name, (value, values) in choices.items()
-        if value not in values
-    ]
-    if faults:
-        raise ValueError("; ".join(faults))
+    faults.check(
+        f"{CLASS} has choices that cannot be read",
+        (
+            faults.unknown(name, value, values)
+            for name, (value, values) in choices.items()
+            if value not in values
+        ),
+    )
 
 
 def normalizer(config: Mapping[str, Any]) -> normalizers.Normalizer | None:
-    """Returns what is done to a text before it is cut."""
+    """Returns the normalizer of a text, which comes before it is cut; None for none."""
     if config.get("word_tokenizer_type") == "mecab":
         is_as_it_is = (config.get("mecab_kwargs") or {}).get("normalize_text") is False
         return None if is_as_it_is else normalizers.NFKC()
@@ -84,7 +87,7 @@ def normalizer(config: Mapping[str, Any]) -> normalizers.Normalizer | None:
 
 
 def cutter(config: Mapping[str, Any]) -> pre_tokenizers.PreTokenizer:
-    """Returns what cuts a text; it cannot be written into a tokenizer.json."""
+    """Returns the pre-tokenizer; it cannot be written into a tokenizer.json."""
     words = pre_tokenizers.PreTokenizer.custom(Words(config))  # pyright: ignore
     if config.get("word_tokenizer_type") == "mecab":
         return words
@@ -95,7 +98,7 @@ def tagger(options: Mapping[str, Any]) -> Any:
     """Returns MeCab with the dictionary that `mecab_kwargs` name, unidic-lite by default."""
     dictionary, more = options.get("mecab_dic", DICTIONARIES[0]), options.get("mecab_option") or ""
     if dictionary not in (None, *DICTIONARIES):
-        raise ValueError(f"mecab_dic is {dictionary!r}; known are {', '.join(DICTIONARIES)}")
+        raise faults.unknown("mecab_dic", dictionary, DICTIONARIES)
     try:
         fugashi = importlib.import_module("fugashi")
         place = importlib.import_module(dictionary).DICDIR if dictionary else ""

@@ -30,14 +30,14 @@ ALPHABETS: dict[str, tuple[str, ...]] = {
 
 
 def entries(alphabet: str, letters: Collection[str]) -> tuple[str, ...]:
-    """Returns the entries of an alphabet: those of ALPHABETS, or `letters` in their order."""
+    """Returns the entries of a name of ALPHABETS, or of `letters` in their order for TEXT."""
     if alphabet == TEXT:
         return (*_FIRST, *sorted(letters), SPECIALS["mask"])
     return ALPHABETS[alphabet]
 
 
 def pattern(vocabulary: Sequence[str]) -> str:
-    """Returns the regex of what one entry stands for: the longest k-mer that is left, or a letter.
+    """Returns the regex that matches the text of one entry: the longest k-mer, else a letter.
 
     Entries between < and > are special, and stand for nothing in a sequence.
     """

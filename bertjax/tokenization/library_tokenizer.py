@@ -59,17 +59,17 @@ WORD_END = "</w>"  # at the end of HerBERT's entries that end a word
 
 # The words of a file's special tokens in texts are text: they get a name that no text has.
 _HIDDEN = "\uffff"
-# So many ids more than twice its entries a vocabulary may have: a damaged or hostile file must not
-# exhaust memory.
+# A vocabulary may have this many more ids than twice its entries: a damaged or hostile file must
+# not exhaust memory.
 MOST_GAPS = 1_000_000
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 @contextlib.contextmanager
 def _faults_of_library() -> Iterator[None]:
-    """Makes a ValueError of what the library raises: Exception alone, and panics, which are none.
+    """Turns the library's errors into a ValueError: plain Exceptions, and panics of Rust.
 
-    A panic is what Rust has instead of an exception, for a fault that its code did not expect.
+    A panic, for a fault that its code did not expect, is no Exception.
     """
     try:
         yield
@@ -544,7 +544,7 @@ def _around(whole: tokenizers.Tokenizer, roles: Mapping[str, int]) -> tuple[int,
 
 
 def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields the steps of a normalizer, those of sequences too."""
+    """Yields the steps of a normalizer, also inside sequences."""
     if not isinstance(part, Mapping):
         return
     if part.get("type") != "Sequence":

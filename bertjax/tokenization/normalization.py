@@ -1,7 +1,8 @@
 """Rules for a text before it is cut into tokens: a Unicode form, case, accents.
 
 The released models have rules of their own (`RELEASED`): BERT's cased and uncased rule in
-`wordpiece`, that of a model's file in `sentence_piece`. The rules here lose no letter and no mark.
+`wordpiece`, the rule of a model's file in `sentence_piece`. The rules here lose no letter and no
+mark.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
+from bertjax.options import faults
 from bertjax.tokenization import offsets
 
 RELEASED = "released"
@@ -41,17 +43,15 @@ ZERO_WIDTH_SPACE = "\u200b"
 def check(name: str, *, lowercase: bool, strip_accents: bool, language: str) -> None:
     """Raises a ValueError if these rules are unknown or do not go together."""
     if name not in (*FORMS, RELEASED):
-        raise ValueError(f"normalization is {name!r}; known are {', '.join((*FORMS, RELEASED))}")
+        raise faults.unknown("normalization", name, (*FORMS, RELEASED))
     if name != RELEASED and (lowercase or strip_accents):
         raise ValueError(
             f"the text is to be lower-cased or to lose its accents, and normalization {name!r} "
             "keeps both: choose one of them"
         )
     if language and (language not in DOTTED_I_LANGUAGES or not (lowercase and strip_accents)):
-        raise ValueError(
-            f"the language of lower-casing is {language!r}; it may be "
-            f"{' or '.join(DOTTED_I_LANGUAGES)}, where case and accents go (bert_uncased)"
-        )
+        must = f"{' or '.join(DOTTED_I_LANGUAGES)}, and case and accents must go (bert_uncased)"
+        raise faults.wrong("the language of lower-casing", language, must)
 
 
 def is_dropped(character: str) -> bool:
@@ -90,7 +90,7 @@ def in_form(name: str, text: str) -> str:
 
 
 def composed(name: str, text: offsets.Placed) -> offsets.Placed:
-    """Returns the characters of `in_form` with the places that those of the text have."""
+    """Returns the characters of `in_form`, each with its place in the text."""
     form = cast(Literal["NFC", "NFKC"], FORMS.get(name, ""))
     whole = "".join(character for character, _, _ in text)
     is_composed = not form or unicodedata.is_normalized(form, whole)

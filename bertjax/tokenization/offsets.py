@@ -1,4 +1,4 @@
-"""Folding of text that keeps, for every character, the place in the original that it stands for.
+"""Folding of text that keeps the place of every character in the original.
 
 `wordpiece` and `sentence_piece` decide the order of the steps.
 """
@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
+
+import numpy as np
+from jaxtyping import Int
 
 # A folded character and the original characters [start, end) that it stands for. Several of them
 # have the same place where one character became several.
@@ -34,6 +37,20 @@ def lowered(text: Placed, lower: Callable[[str], str] = str.lower) -> Placed:
     return replaced(text, lower)
 
 
+def original(
+    places: Sequence[tuple[int, int]],
+    length: int,
+    starts: Int[np.ndarray, " tokens"],
+    ends: Int[np.ndarray, " tokens"],
+) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]:
+    """Returns where spans of folded text start and end in the original, of `length` characters.
+
+    `places` has the place of each folded character. An empty span stays empty.
+    """
+    firsts, lasts = np.array([*places, (length, length)], np.int32).T
+    return firsts[starts], np.where(starts == ends, firsts[starts], lasts[ends - 1])
+
+
 def joined(text: Placed, pair: str) -> Placed:
     """Returns the text with two characters as one wherever they follow each other."""
     result: Placed = []
@@ -51,11 +68,11 @@ def composed(text: Placed, form: Literal["NFC", "NFKC"]) -> Placed:
     Characters that change together have the place of all of them.
 
     Source: Unicode Standard Annex 15. A character that combines with nothing before it, neither
-    as a mark nor as a second letter (Hangul, some Indic vowels), begins a part of its own.
+    as a mark nor as a second letter (Hangul, some Indic vowels), starts a new part.
     """
     parts: list[Placed] = []
     for one in text:
-        if not parts or _begins_part(parts[-1], one[0], form):
+        if not parts or _starts_part(parts[-1], one[0], form):
             parts.append([one])
         else:
             parts[-1].append(one)
@@ -70,7 +87,7 @@ def composed(text: Placed, form: Literal["NFC", "NFKC"]) -> Placed:
     return result
 
 
-def _begins_part(part: Placed, character: str, form: Literal["NFC", "NFKC"]) -> bool:
+def _starts_part(part: Placed, character: str, form: Literal["NFC", "NFKC"]) -> bool:
     if unicodedata.combining(character):
         return False
     before = "".join(one[0] for one in part)
@@ -90,7 +107,7 @@ def without_accents(
     """
     parts: Placed = []
     base: int | None = None
-    # Before they change their order: what stood between would belong to the base, too.
+    # Before they change their order, or characters between would also belong to the base.
     for character, start, end in replaced(text, lambda whole: unicodedata.normalize(form, whole)):
         parts.append((character, start, end))
         if not is_accent(character):

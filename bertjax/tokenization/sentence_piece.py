@@ -52,8 +52,8 @@ SPECIAL_NAMES = {
     "mask": (wordpiece.MASK, "<mask>"),
 }
 
-# A model's messages with the fields that are used here: name -> (number, type, default). The others
-# are kept. Names are bytes, since those of a damaged model need not be UTF-8.
+# A model's messages with the fields that are used here: name -> (number, type, default). Other
+# fields are kept. Names are bytes, since a damaged model may have some that are not UTF-8.
 # Source: google/sentencepiece, sentencepiece_model.proto.
 _MESSAGES: dict[str, dict[str, tuple[int, str, str]]] = {
     "Piece": {"piece": (1, "BYTES", ""), "score": (2, "FLOAT", ""), "type": (3, "INT32", "1")},
@@ -100,8 +100,8 @@ _CLASSES = _message_classes()
 class Pieces:
     """The ids that fairseq gave to the pieces of a model that was trained without its names.
 
-    They are those of the names `before`, of the model's pieces from number `first` on, and of the
-    names `after`, one after the other. The names are not text; <unk> is the unknown piece.
+    First come the names `before`, then the model's pieces from number `first` on, then the names
+    `after`. The names are not text; <unk> is the unknown piece.
     """
 
     before: tuple[str, ...]
@@ -135,7 +135,7 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
 
     `strip_accents=None` follows `lowercase`, which is false unless given. With `composes` the text
     is in NFKC before the model normalizes it, whose own form of NFKC leaves some marks apart, such
-    as those of a letter with a line below and an accent.
+    as the line below and the accent of one letter.
     """
 
     kind = "sentencepiece"
@@ -171,7 +171,7 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         folded = list(map(self.normalized, texts))
-        # One thread: who wants all cores has a process for each.
+        # One thread: callers parallelize by process.
         return self._model.encode(folded, out_type=int, num_threads=1)
 
     def encode_with_offsets(self, text: str) -> token_ids.Placed:
@@ -185,13 +185,10 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
         serialized = self._model.encode(folded, out_type="serialized_proto")
         pieces = _PIECES.FromString(serialized).pieces
         spans = np.array(_spans(folded, pieces), np.int32).reshape(-1, 2)
+        starts, ends = spans.T
         if folded != text:
-            places = [*self.normalized_places(text), (len(text), len(text))]
-            starts, ends = np.array(places, np.int32).T
-            is_empty = spans[:, 0] == spans[:, 1]
-            last = np.where(is_empty, starts[spans[:, 0]], ends[spans[:, 1] - 1])
-            spans = np.stack([starts[spans[:, 0]], last], axis=1)
-        return np.array([piece.id for piece in pieces], np.int32), spans[:, 0], spans[:, 1]
+            starts, ends = offsets.original(self.normalized_places(text), len(text), starts, ends)
+        return np.array([piece.id for piece in pieces], np.int32), starts, ends
 
     def normalized(self, text: str) -> str:
         """Returns the text folded, before the model normalizes it, as UTF-8 can hold it."""
@@ -305,7 +302,7 @@ def renumbered(model: bytes, ids: Pieces) -> bytes:
         shown = ", ".join(name.decode() for name in repeated)
         raise ValueError(
             f"its pieces from {ids.first} on hold {shown}, which have ids of their own: it is "
-            "another model than that of the weights"
+            "not the model of the weights"
         )
     del parsed.pieces[:]
     parsed.pieces.extend([*map(_special_piece, ids.before), *kept])

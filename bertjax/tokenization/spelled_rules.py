@@ -23,7 +23,7 @@ from bertjax.tokenization import normalization, token_ids, wordpiece
 
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
-# Characters of a regex that are compared: classes may be those of another Python's tables.
+# Characters of a regex that are compared: classes may come from the tables of another Python.
 _COMPARED = 12
 
 
@@ -48,23 +48,23 @@ def wordpiece_rules(fields: Mapping[str, Any]) -> dict[str, Any] | None:
         made.pre_tokenizer = wordpiece_cutter(cuts_long_words=cuts_long_words)
         written = json.loads(made.to_str())
         parts = ("normalizer", "pre_tokenizer")
-        if all(_outline(written[part]) == _outline(fields.get(part)) for part in parts):
+        if all(_comparable(written[part]) == _comparable(fields.get(part)) for part in parts):
             return rules | ({token_ids.CUTS_FIELD: True} if cuts_long_words else {})
     return None
 
 
-def _outline(part: Any) -> Any:
-    """Returns a part of a tokenizer.json with the beginnings of its regexes alone."""
+def _comparable(part: Any) -> Any:
+    """Returns a part of a tokenizer.json with the first characters of its regexes alone."""
     if isinstance(part, Mapping):
         return {
-            key: value[:_COMPARED] if key == "Regex" else _outline(value)
+            key: value[:_COMPARED] if key == "Regex" else _comparable(value)
             for key, value in part.items()
         }
-    return [_outline(step) for step in part] if isinstance(part, list) else part
+    return [_comparable(step) for step in part] if isinstance(part, list) else part
 
 
 def wordpiece_cutter(*, cuts_long_words: bool) -> pre_tokenizers.PreTokenizer:
-    """Returns what sets white space, punctuation and CJK characters apart, and cuts long words."""
+    """Returns the cutter at white space, punctuation and CJK characters, and of long words."""
     part = tokenizers.Regex(f".{{{wordpiece.MAX_INPUT_CHARS_PER_WORD}}}")
     return pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
         [
@@ -78,7 +78,7 @@ def wordpiece_cutter(*, cuts_long_words: bool) -> pre_tokenizers.PreTokenizer:
 def rules_of(written: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the rules that the normalizer of a tokenizer.json has; None if they are not ours.
 
-    The classes of characters may be those of another Python's Unicode tables.
+    The classes of characters may come from the Unicode tables of another Python.
     """
     types = [step["type"] for step in written.get("normalizers", ())]
     steps = " ".join(step for step in types if step != "BertNormalizer")
@@ -100,7 +100,7 @@ def normalizer(vocabulary: token_ids.Tokenizer, *, is_spaced: bool) -> normalize
     """Returns the rules of `wordpiece.split_words` in their order, but for what sets apart.
 
     Nothing folds a CJK character into one of another kind, so that they can be set apart later.
-    They are at once if added tokens are looked for in what is normalized: `is_spaced`.
+    `is_spaced` sets them apart at once, for added tokens that are found in normalized text.
     """
     off = dict.fromkeys(("clean_text", "strip_accents", "lowercase"), False)
     spaced = [normalizers.BertNormalizer(handle_chinese_chars=True, **off)] if is_spaced else []
@@ -114,7 +114,7 @@ def normalizer(vocabulary: token_ids.Tokenizer, *, is_spaced: bool) -> normalize
 
 
 def cleaned_in_form(name: str) -> list[normalizers.Normalizer]:
-    """Returns what `normalization.applied` does."""
+    """Returns the normalizers that do the same as `normalization.applied`."""
     form = normalization.FORMS[name]
     return [
         normalizers.Replace(regex(normalization.is_dropped), ""),
@@ -125,9 +125,9 @@ def cleaned_in_form(name: str) -> list[normalizers.Normalizer]:
 
 @functools.cache
 def in_form(form: Form) -> tuple[normalizers.Normalizer, ...]:
-    """Returns what puts a text into a Unicode normal form by Python's tables.
+    """Returns the normalizers to a Unicode normal form by Python's tables.
 
-    The library's are those of Unicode 12: other forms that they leave are replaced.
+    The library has the tables of Unicode 12: where they differ, the form is replaced.
     """
     library = getattr(normalizers, form)()
     other: dict[str, str] = {}
@@ -143,7 +143,7 @@ def in_form(form: Form) -> tuple[normalizers.Normalizer, ...]:
 
 
 def lowered(language: str = "") -> list[normalizers.Normalizer]:
-    """Returns what `normalization.lowered` does."""
+    """Returns the normalizers that do the same as `normalization.lowered`."""
     # Rust's lowercasing looks at one character at a time, so the sigma that Python writes at a
     # word's end goes first.
     cased, ignorable = _ranges(_is_cased), _ranges(_is_case_ignorable)
@@ -157,7 +157,7 @@ def lowered(language: str = "") -> list[normalizers.Normalizer]:
 
 
 def without_accents(form: Form, is_accent: Callable[[str], Any]) -> list[normalizers.Normalizer]:
-    """Returns what decomposes a text and drops its accents."""
+    """Returns the normalizers that decompose a text and drop its accents."""
     return [*in_form(form), normalizers.Replace(regex(is_accent), "")]
 
 
@@ -193,7 +193,7 @@ def regex(holds: Callable[[str], Any]) -> tokenizers.Regex:
 def characters() -> tuple[str, ...]:
     """Returns every character that a rule may hold for.
 
-    Those are the assigned ones, and the gaps in the ranges of CJK; no UTF-8 text holds a surrogate.
+    These are the assigned ones, and the gaps in the ranges of CJK; no UTF-8 text holds a surrogate.
     """
     gaps = {code for first, last in wordpiece.CJK_RANGES for code in range(first, last + 1)}
     return tuple(

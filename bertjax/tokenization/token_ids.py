@@ -74,7 +74,7 @@ class Tokenizer:
     where `unk_id` is -1), cls, sep and mask.
     `continues_word` is true for the entries that belong to the word of the entry before them.
     `normalization`, `lowercase` and `strip_accents` are the rules for a text before it is cut, and
-    `language` that for the letter I; see `data.normalization`.
+    `language` is the rule for the letter I; see `normalization`.
     `base` is the tokenizer without `added_tokens`, which other files than its own add to it.
     `keeps_blanks` is true if white space is part of the tokens: a single word then has the ids
     that it has inside a text only with a space before it, and a mask takes the space before it.
@@ -127,7 +127,7 @@ class Tokenizer:
     def encode_with_words(self, texts: Sequence[str]) -> FlatWords:
         """Returns `encode_flat`, and which tokens begin a word, as `str.split` has words.
 
-        A word without a token begins nowhere.
+        A word without a token has no start.
         """
         ids, lengths = self.encode_flat(texts)
         words = [text.split() for text in texts]
@@ -209,7 +209,7 @@ class Tokenizer:
         return [(place, place + 1) for place in range(len(text))]
 
     def kept(self, text: str) -> str:
-        """Returns what the entries can spell of a text, to find what is lost."""
+        """Returns the part of a text that the entries can spell, to find what is lost."""
         return self.normalized(text)
 
     def set_rules(
@@ -249,7 +249,7 @@ class Tokenizer:
         }
 
     def rules_for_hash(self) -> list[Any]:
-        """Returns the rules as hashes have them: those that are not the released ones, too."""
+        """Returns the rules as hashes have them; `own_rules` come last."""
         is_released = self.normalization == normalization_lib.RELEASED and not self.language
         more = [] if is_released else [self.normalization, self.language]
         return [self.lowercase, self.strip_accents, *more]

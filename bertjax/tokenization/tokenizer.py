@@ -1,8 +1,8 @@
 """The kinds of tokenizers, and how one is found on disk.
 
 Each kind has a module (`wordpiece`, the released BERT's, `sentence_piece`, `byte_bpe`, RoBERTa's,
-`library_tokenizer`, those of others, and `integers`, for data that are ids already) and a row of
-TOKENIZERS.
+`library_tokenizer`, for tokenizers of others, and `integers`, for data that are ids already) and a
+row of TOKENIZERS.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ TOKENIZERS: dict[str, TokenizerKind] = {
     ),
     IntegerTokenizer.kind: TokenizerKind(
         integers.FILE,
-        integers.FILE,  # by its whole name alone: other files end with .json, too
+        integers.FILE,  # by its whole name alone: other files also end with .json
         integers.read_tokenizer,
         "vocabulary of integers",
         integers.export_fault,
@@ -176,7 +176,7 @@ def _rules_of(
         rules[kind.own_rule] = bool(config[kind.own_rule])
     if is_wordpiece and "lowercase" not in rules and "normalization" not in rules:
         logging.info(
-            "%s has no settings beside it: text is lower-cased and loses its accents, as in BERT's "
+            "%s has no settings: text is lower-cased and loses its accents, as in BERT's "
             "uncased models and as transformers reads it. For a cased vocabulary put a %s with "
             '{"do_lower_case": false} there',
             path, wordpiece.CONFIG_FILE,
@@ -228,9 +228,9 @@ def check_table(vocabulary: Tokenizer | None, rows: int, source: str) -> None:
 
 
 def check_padding(vocabulary: Tokenizer | None, position_offset: int, source: str) -> None:
-    """Raises a ValueError if a model whose positions begin behind padding's takes another for it.
+    """Raises a ValueError if the id of padding is not the one that the positions start behind.
 
-    The row before the first position, and the word of that number, are zero: padding's.
+    The row before the first position, and the word with this number, are zero: padding.
     """
     if vocabulary is not None and position_offset not in (0, vocabulary.pad_id + 1):
         raise ValueError(

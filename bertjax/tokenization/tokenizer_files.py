@@ -1,7 +1,7 @@
 """Which tokenizer the files of a directory are, where several say it: as transformers 5 decides.
 
-A tokenizer.json is read by the library that defines it, unless all of its parts are those of one of
-our kinds, which are faster and know their rules.
+A tokenizer.json is read by the library that defines it, unless one of our kinds, which are faster
+and know their rules, has all of its parts.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def of_tokenizer_json(
     entries_file: epath.Path | None,
     lowercase: bool | None = None,
 ) -> token_ids.Tokenizer | None:
-    """Returns the tokenizer of a tokenizer.json; None if that of `entries_file` is the same."""
+    """Returns the tokenizer of a tokenizer.json; None if `entries_file` has the same."""
     content = opening.read_tokenizer(path)
     fields = json_text.loads(content)
     if not isinstance(fields, dict) or not isinstance(fields.get("model"), dict):

@@ -12,7 +12,7 @@ from bertjax.tokenization import token_ids
 
 # The name of the share in JSON, as in the manifest of records.
 KEY = "unknown_rate"
-# The share above which the vocabulary is hardly that of the texts, and from which one is not read.
+# The shares above which the vocabulary hardly fits the texts, and from which a text is not read.
 MUCH, MOST = 0.05, 0.5
 
 
@@ -20,7 +20,7 @@ MUCH, MOST = 0.05, 0.5
 class UnknownTokens:
     """The tokens of texts that were read, the [UNK] among them, and the text with most of those.
 
-    `texts` counts all texts, `unread` those of which at least half of the tokens are [UNK].
+    `texts` counts all texts, `unread` texts of which at least half are [UNK].
     """
 
     unk_id: int

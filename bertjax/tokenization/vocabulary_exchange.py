@@ -1,7 +1,7 @@
-"""Another vocabulary for trained embeddings: the old rows that each new row begins as.
+"""Another vocabulary for trained embeddings: the old rows that each new row is initialized from.
 
-A new piece with the string of an old one keeps its row, and a special token that of its role. Any
-other piece begins as the mean of the pieces that the old tokenizer cuts its string into, at a
+A new piece with the string of an old one keeps its row, and a special token the row of its role.
+Any other piece starts as the mean of the pieces that the old tokenizer cuts its string into, at a
 word's start or inside a word, whichever way the two kinds of vocabulary mark that.
 Source of the mean: Gee et al. 2022, "Fast vocabulary transfer for language model compression",
 section 3.1.
@@ -83,8 +83,8 @@ class Exchange:
         average = f" of {means.mean():.2f} old rows on average" if len(means) else ""
         return (
             f"{kept:,} of {len(self.counts):,} entries keep the row of their string or role; "
-            f"{len(means):,} begin as the mean of their old pieces{average}; {fresh:,} have no "
-            "known piece and begin as the mean of all old rows plus a random row"
+            f"{len(means):,} start as the mean of their old pieces{average}; {fresh:,} have no "
+            "known piece and start as the mean of all old rows plus a random row"
         )
 
 
@@ -257,7 +257,7 @@ def _of_ended(entry: str) -> Piece:
     return Piece(_utf8(text), UNENDED if text == entry else START)
 
 
-# How entries show their places -> what reads one: "##ing" goes on with a word; "▁the" begins one;
+# How entries show their places -> what reads one: "##ing" goes on with a word; "▁the" starts one;
 # so does "Ġthe", in the characters of bytes; "kot</w>" ends one.
 MARKS: dict[str, Callable[[str], Piece]] = {
     "continued": _of_continued,
@@ -265,7 +265,7 @@ MARKS: dict[str, Callable[[str], Piece]] = {
     "bytes": _of_byte_characters,
     "ended": _of_ended,
 }
-# Kind of tokenizer -> its marks; those of a tokenizer.json are the file's.
+# Kind of tokenizer -> its marks; a tokenizer.json has its own.
 KIND_MARKS = {
     wordpiece.WordPieceTokenizer.kind: "continued",
     sentence_piece.SentencePieceTokenizer.kind: "started",

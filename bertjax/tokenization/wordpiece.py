@@ -5,10 +5,10 @@ characters set apart, case and accents folded, punctuation set apart; then, word
 longest entry first. A word of more than 200 characters is [UNK] (transformers says 100); in a
 vocabulary trained here it is cut, since a clause of Thai or Khmer may be as long as that.
 
-The rules are written out here, over Python's Unicode tables, so nothing is judged differently (the
-Rust library `tokenizers` does so for a few hundred rare characters). They are fast all the same:
-they look at no more than one white-space-separated chunk at a time, text repeats its chunks, and
-the ids of a chunk are computed once.
+The rules are written out here, over Python's Unicode tables; the Rust library `tokenizers` differs
+for a few hundred rare characters, gives no place to a combining mark that it drops, and takes twice
+the time in a build. The rules are fast since text repeats its white-space-separated chunks, and the
+ids of a chunk are computed once.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class WordPieceTokenizer(token_ids.Tokenizer):
 
     `lowercase=None` is true by the released rules. `strip_accents=None` follows `lowercase`, as
     released: accents go where case goes. With `cuts_long_words` a word of more than
-    `MAX_INPUT_CHARS_PER_WORD` characters is cut after as many, and each part is looked up as a
+    `MAX_INPUT_CHARS_PER_WORD` characters is cut there, and each part is looked up as a
     word; otherwise it is [UNK], as released.
     """
 
@@ -271,7 +271,7 @@ class WordPieceTokenizer(token_ids.Tokenizer):
 def lines(data: bytes) -> list[str]:
     """Returns the entries of a vocab.txt: one a line, in UTF-8; the last lines may be empty.
 
-    Any other empty line has an id, too, which no text gets.
+    Any other empty line has an id, which no text gets.
     """
     # Only "\n" ends an entry: str.splitlines would also break on U+2028 and its kind.
     text = data.decode("utf-8").replace("\r\n", "\n").rstrip("\n")
@@ -316,7 +316,7 @@ class _Chunks:
     def gather(self, places: np.ndarray, num_chunks: np.ndarray) -> token_ids.FlatWords:
         """Returns the ids of the chunks at `places`, and the number of ids of each text.
 
-        And which of them begin a chunk.
+        The third array is true for the first id of each chunk.
         """
         lengths = np.asarray(self._lengths)[places]
         ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

@@ -1,1 +1,1 @@
-"""Parts of `train_vocabulary`: counts, entries, coverage, extension."""
+"""Parts of `train_vocabulary`: kinds and their options, counts, entries, coverage, extension."""

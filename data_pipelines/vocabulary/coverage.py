@@ -1,4 +1,4 @@
-"""How well a vocabulary covers a text: the size of its tokens, and what is unknown to it."""
+"""How well a vocabulary covers a text: the size of its tokens, and the unknown ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Coverage:
 
     `characters_per_token` is 0 unless the script writes no spaces between words: then it is shown.
     `mark_share` is the share of the characters that combine with the letter before them. `scripts`
-    has the figures of `by_script`, `languages` by name those of each language.
+    has the figures of `by_script`, `languages` the coverage of each language.
     """
 
     words: int

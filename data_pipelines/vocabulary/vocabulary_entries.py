@@ -12,6 +12,7 @@ from typing import Any
 import sentencepiece
 import tokenizers
 
+from bertjax.options import faults
 from bertjax.tokenization import byte_bpe, normalization, sentence_piece, wordpiece
 from data_pipelines.documents import segmenters
 
@@ -52,11 +53,8 @@ def of_wordpiece(word_counts: Mapping[str, int], size: int, rule: str) -> list[s
     ]
     seeds = [*SPECIALS, *alphabet, *(f"{wordpiece.CONTINUATION}{one}" for one in inner)]
     if len(seeds) > size:
-        raise ValueError(
-            f"size is {size}, but the text has {len(alphabet)} characters, which with their "
-            f"continuation forms and the special tokens take {len(seeds)} entries: give a larger "
-            "size"
-        )
+        parts = f"the {len(alphabet)} characters, their continuation forms and special tokens"
+        raise faults.wrong("size", size, f"at least {len(seeds)}, for {parts}", "give a larger one")
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=MINIMUM_PAIR_FREQUENCY,
@@ -77,8 +75,8 @@ def sentencepiece_model(
 ) -> bytes:
     """Returns a model of at most `size` pieces for units with these counts.
 
-    The special tokens have the ids and names of a WordPiece vocabulary made here, or those of a
-    family: `ids` is BERT or a key of sentence_piece.PIECES. By the released rule the model
+    `ids` names the special tokens: BERT, as a WordPiece vocabulary made here has them, or a family
+    of sentence_piece.PIECES. By the released rule the model
     normalizes the text itself; by any other it leaves it as it is. No piece holds WORD_END.
     """
     pieces = sentence_piece.PIECES.get(ids)
@@ -122,10 +120,8 @@ def of_byte_bpe(
     """
     least = len(byte_bpe.SPECIALS) + len(byte_bpe.BYTES)
     if size < least:
-        raise ValueError(
-            f"size is {size}; it must be at least {least}, for the {len(byte_bpe.BYTES)} bytes and "
-            f"the {len(byte_bpe.SPECIALS)} special tokens"
-        )
+        parts = f"{len(byte_bpe.BYTES)} bytes and the {len(byte_bpe.SPECIALS)} special tokens"
+        raise faults.wrong("size", size, f"at least {least}, for the {parts}")
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=MINIMUM_PAIR_FREQUENCY,

@@ -66,8 +66,8 @@ def extended(
     appended = words[len(slots) :]
     logging.info(
         "%d words are in the place of unused entries, %d are appended: %s, ...",
-        *(len(words) - len(appended), len(appended), ", ".join(words[:SHOWN])),
-    )
+        len(words) - len(appended), len(appended), ", ".join(words[:SHOWN]),
+    )  # fmt: skip
     made = wordpiece.WordPieceTokenizer([*entries, *appended], **_rules(known))
     return added_tokens.attach(made, tokens)
 

@@ -211,5 +211,8 @@ def test_a_sentencepiece_model_has_them_too(tmp_path):
     ids, starts, ends = known.encode_with_offsets("he <url>so")
     place = ids.tolist().index(base.vocab_size)
     assert "he <url>so"[starts[place] : ends[place]] == "<url>"
+    # A token of white space alone is empty, also at the end of the text.
+    ids, starts, ends = known.encode_with_offsets("he <URL>\x85")
+    assert ids[-1] == base.unk_id and starts[-1] == ends[-1] == 9
     known.save(tmp_path)
     assert tokenizer.load(tmp_path).describe() == known.describe()

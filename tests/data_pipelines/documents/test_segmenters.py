@@ -175,7 +175,7 @@ def test_a_segmenter_of_another_kind_of_vocabulary_is_refused(corpus):
     options = train_vocabulary.Options(
         input=str(corpus / "zh.txt"), output=str(corpus / "v"), segmenter="characters"
     )
-    with pytest.raises(ValueError, match="--segmenter is characters, but .* the kind is wordpiece"):
+    with pytest.raises(ValueError, match="--segmenter is .characters.*the kind is wordpiece"):
         train_vocabulary.train_vocabulary(options)
 
 
