@@ -88,8 +88,8 @@ def test_rules_that_do_not_go_together_are_refused(tmp_path):
     for fields, message in (
         ({"normalization": "nfd"}, "vocab.txt.*normalization is 'nfd'; known are none, nfc, nfkc"),
         ({"normalization": "nfc", "do_lower_case": True}, "'nfc' keeps both"),
-        ({"do_lower_case": True, "lowercase_language": "de"}, "'de'; it may be tr or az"),
-        ({"do_lower_case": False, "lowercase_language": "tr"}, "where case and accents go"),
+        ({"do_lower_case": True, "lowercase_language": "de"}, "'de'; it must be tr or az"),
+        ({"do_lower_case": False, "lowercase_language": "tr"}, "'tr'.*case and accents must go"),
     ):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields))
         with pytest.raises(ValueError, match=message):
