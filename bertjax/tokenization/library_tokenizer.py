@@ -69,7 +69,7 @@ _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 def _faults_of_library() -> Iterator[None]:
     """Turns the library's errors into a ValueError: plain Exceptions, and panics of Rust.
 
-    A panic, for a fault that its code did not expect, is no Exception.
+    A panic, for a fault that its code did not expect, is not an Exception.
     """
     try:
         yield

@@ -176,7 +176,7 @@ def test_a_damaged_file_is_named_with_its_fault(tmp_path, known):
         ("vocab.json", '{"<s>": "x"}', "whole numbers"),
         ("merges.txt", "#version: 0.2\nt h e\n", "merge 2 is 't h e'"),
         ("merges.txt", "xx yy\n", "merges do not fit"),
-        ("merges.txt", None, "no merges.txt beside it"),
+        ("merges.txt", None, "no merges.txt in its directory"),
     ):
         known.save(tmp_path)
         (tmp_path / file).unlink()
