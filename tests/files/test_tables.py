@@ -14,6 +14,7 @@ from pyarrow import parquet
 from bertjax.files import opening, tables
 
 PACKED = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+VERSION = int(pyarrow.__version__.partition(".")[0])
 ROWS = [{"a": "x\u2028\x0c", "b": "ü"}, {"a": "", "b": '"'}]
 LENIENT = tables.Rules(lenient=True)
 
@@ -239,7 +240,8 @@ def test_values_of_parquet_are_those_of_json(tmp_path):
         (pyarrow.array([1001], pyarrow.duration("ns")), ["0:00:00.000001"]),
         (pyarrow.array(["é".encode(), b"\xff"]), ["é", b"\xff"]),
         (pyarrow.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
-        (pyarrow.array(["a"], pyarrow.string_view()), ["a"]),
+        # pyarrow 18 does not write views.
+        (pyarrow.array(["a"], pyarrow.string_view() if VERSION > 18 else None), ["a"]),
         (pyarrow.array([{"a": [decimal.Decimal("0.5")]}]), [{"a": [0.5]}]),
         (pyarrow.array([[1, 2], None]), [[1, 2], None]),
     ):
