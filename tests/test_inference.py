@@ -377,8 +377,12 @@ def test_an_unknown_option_and_a_model_with_too_few_layers_are_refused(model):
     module.encoder.uses = module.encoder.uses[:3]
     graphdef, params = parameters.split(module)
     shallow = dataclasses.replace(model, graphdef=graphdef, params=params)
-    for wrong in ({"layers": "first"}, {"pooling": "median"}):
-        with pytest.raises(ValueError, match="known are last, second_to_last, .* cls, .* none"):
+    for wrong, fault in (
+        ({"layers": "first"}, "layers is 'first'; known are last, second_to_last"),
+        ({"pooling": "median"}, "pooling is 'median'; known are cls, .* none"),
+        ({"layer": "last"}, "'layer' is not an option; .* Did you mean layers"),
+    ):
+        with pytest.raises(ValueError, match=fault):
             encode.encode(model, ["w1"], **wrong)
     for layers in ("last4", "sum4"):
         with pytest.raises(ValueError, match=f"--layers={layers} needs 4 layers; the model has 3"):

@@ -173,7 +173,7 @@ def test_the_flags_push(server, source, tmp_path):
     assert server.repositories[NAME]["private"] and "Weights" in commits(server, "v1")
     for flag in ("--revision=v1", "--private"):
         done = programs.run("bertjax.convert", f"--from={source}", target, "--overwrite", flag)
-        assert "is of --push_to=ORG/NAME, which is missing" in done.error
+        assert "goes with --push_to, which is not given" in done.error
 
 
 @pytest.mark.slow
