@@ -67,10 +67,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Shares what is compiled among the processes of a session and programs that tests start."""
     if hasattr(config, "workerinput"):  # A worker of xdist has the environment of its parent.
         return
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # else sessions share what they compile
-        directory = tempfile.TemporaryDirectory(prefix="bertjax_compiled_")
-        config.add_cleanup(directory.cleanup)
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = directory.name
+    directory = tempfile.TemporaryDirectory(prefix="bertjax_compiled_")
+    config.add_cleanup(directory.cleanup)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = directory.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
     # With a limit, and only then, JAX locks its files: none is read while another writes it.
     os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)
