@@ -341,7 +341,7 @@ def test_what_is_not_a_config_is_named(tmp_path):
         ('{"vocab_size": 7, "num_hidden_layers": 3.7}', "num_hidden_layers is 3.7; it must be"),
         (
             '{"hidden_act": "swish", "hidden_size": 10, "position_embedding_type": "rope"}',
-            "vocab_size.*position_embedding_type.*multiple.*swish",  # all faults at once
+            "vocab_size.*position_embedding_type.*swish.*multiple",  # all faults at once
         ),
     ):
         with pytest.raises(ValueError, match=said):
