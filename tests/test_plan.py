@@ -144,7 +144,7 @@ def test_the_length_of_finetuning_is_that_of_its_data_and_else_asked_for(tmp_pat
 
 def test_the_length_in_epochs_is_that_of_the_records_and_else_asked_for(tmp_path):
     config = make_config(**{"data.source": "records", "phases.phase1.num_epochs": 2.0})
-    with pytest.raises(ValueError, match=r"phase1.num_epochs is 2.0; .* --num_examples=N"):
+    with pytest.raises(ValueError, match=r"phase1.num_epochs is 2.0, .* --num_examples=N"):
         assumptions_lib.with_length(config, 0)
     filled, assumptions = assumptions_lib.with_length(config, 100)
     assert (filled.phases.phase1.num_steps, filled.phases.phase1.num_epochs) == (7, 0.0)
