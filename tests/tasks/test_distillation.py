@@ -186,7 +186,9 @@ def test_chosen_layers_are_those_of_the_teacher_and_what_does_not_fit_is_named(t
         expected = parameters.flat(teacher.params)[f"encoder.layers.{layer}.{name}"]
         np.testing.assert_array_equal(values[f"encoder.layers.0.{name}"], expected)
         assert not any(path.startswith("encoder.layers.1") for path in values)
-    with pytest.raises(ValueError, match=r"(?s)starts_student=False.*intermediate_size is 48, the teacher has 64"):
+    with pytest.raises(
+        ValueError, match=r"(?s)starts_student=False.*size is 48, the teacher has 64"
+    ):
         teachers.student_values(teacher, tasks[0].encoder, ())
     with pytest.raises(ValueError, match=r"layers is \(5,\); the teacher's are 0 to 1"):
         teachers.student_values(teacher, one, (5,))

@@ -148,7 +148,9 @@ def test_a_text_of_unknown_language_is_named(corpus, changes, told):
     assert not (corpus / "records").exists()
 
 
-def test_an_unfinished_build_keeps_its_languages_and_a_finished_one_the_files_of_others(corpus, monkeypatch):
+def test_an_unfinished_build_keeps_its_languages_and_overwriting_the_files_of_others(
+    corpus, monkeypatch
+):
     whole = build.build(options(corpus, "whole"))
     made, tokenized = [], build._records
 
