@@ -36,6 +36,12 @@ TURNS = {
     "how many (the number of)": r"\bhow many\b",
     "in little (a summary)": r"\bin little\b",
     "nobody (no caller, no one)": r"\bnobody\b",
+    "those of, that of (the noun again)": r"\b(?:[Tt]hose|[Tt]hat) of\b",
+    "what is (a noun)": r"\b[Ww]hat is\b",
+    "too at the end (also, as well)": r", too\b",
+    "begins, of a run or a model (starts)": r"\bbegins\b",
+    "strangers, heeds, readings, outline, settle (the field's words)": r"\b(?:strangers?|heeds?|"
+    + r"readings|outlines?|settled?|settles)\b",
     "no + noun as predicate (is not a)": r"(?<!there )\b(?:is|are) no "
     + r"(?!longer|more|less|such|better|worse)\w+\b",
 }
@@ -50,6 +56,11 @@ MOST = {
     "how many (the number of)": 3,
     "nobody (no caller, no one)": 3,
     "no + noun as predicate (is not a)": 1,
+    "those of, that of (the noun again)": 209,
+    "what is (a noun)": 156,
+    "too at the end (also, as well)": 40,
+    "begins, of a run or a model (starts)": 62,
+    "strangers, heeds, readings, outline, settle (the field's words)": 2,
 }
 
 
