@@ -204,7 +204,7 @@ def test_a_run_whose_schedule_goes_by_no_length_can_be_lengthened(record_root, t
     config.update_from_flattened_dict(
         {"phases.phase1.num_steps": 12, "data.train_dir": str(tmp_path / "other")}
     )
-    with pytest.raises(ValueError, match="records or the vocabulary are not those"):
+    with pytest.raises(ValueError, match="records or the vocabulary have changed"):
         train.train(config, tmp_path / "parts")
 
 

@@ -282,7 +282,7 @@ def test_a_run_goes_on_and_predicts_in_the_language_that_it_was_finetuned_in(tmp
     german = model.evaluate(data, language="de")
     assert german["loss"] == pytest.approx(named["de/loss"], rel=1e-6)
     assert german["loss"] != pytest.approx(named["fr/loss"], rel=1e-3)
-    for where, told in ((f"de={data}", "leave --language out"), (data, "one of de, eo, fr")):
+    for where, told in ((f"de={data}", "leave it at"), (data, "one of de, eo, fr")):
         with pytest.raises(ValueError, match=told):
             model.evaluate(where, language="it")
     assert formats.read(tmp_path / "run").languages == weights.LANGUAGES
