@@ -67,8 +67,8 @@ def test_losses_and_gradients_are_those_of_torch(made, directories):
     for name in ("input_ids", "masked_lm_ids"):  # torch gives the row of padding no gradient
         batch[name] = jnp.maximum(batch[name], 1)
     theirs = {head: kind.from_pretrained(directories[head]) for head, kind in SIDES.items()}
-    masked, causal = task._parts(batch)
-    of_masked, of_causal = their_losses(theirs, masked, causal)
+    masked, causal = task.split(batch)
+    of_masked, of_causal = their_losses(theirs, masked, task.as_last(causal))
     ((1 - SHARE) * of_masked + SHARE * of_causal).backward()
 
     def objective(params):
