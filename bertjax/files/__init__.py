@@ -1,1 +1,1 @@
-"""Files: how those of others are opened and read, and how ours are put down whole."""
+"""Files of others are opened and read here, and files of ours are put down whole."""
