@@ -27,7 +27,7 @@ import pytest  # noqa: E402
 
 from bertjax.data import records, synthetic  # noqa: E402
 from bertjax.models import EncoderConfig  # noqa: E402
-from tests import small_datasets  # noqa: E402
+from tests import made_once, small_datasets  # noqa: E402
 
 # A shell has its background processes ignore Ctrl-C, and nohup a hangup; tests send both.
 for _number, _handler in {
@@ -64,12 +64,15 @@ MOST_BYTES = 1_200_000_000  # of a process alone, between two files
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Shares what is compiled among the processes of a session and programs that tests start."""
+    """Shares among the processes of a session what is compiled, and what tests make once."""
     if hasattr(config, "workerinput"):  # A worker of xdist has the environment of its parent.
         return
     directory = tempfile.TemporaryDirectory(prefix="bertjax_compiled_")
     config.add_cleanup(directory.cleanup)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = directory.name
+    made = tempfile.TemporaryDirectory(prefix="bertjax_made_once_")
+    config.add_cleanup(made.cleanup)
+    os.environ[made_once.VARIABLE] = made.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
     # With a limit, and only then, JAX locks its files: none is read while another writes it.
     os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)
@@ -174,6 +177,6 @@ def one_device(monkeypatch) -> list[jax.Device]:
 
 
 @pytest.fixture(scope="session")
-def source(tmp_path_factory) -> pathlib.Path:
+def source() -> pathlib.Path:
     """Weights to finetune from, which tests read only."""
-    return small_datasets.write_source(tmp_path_factory.mktemp("source") / "weights")
+    return made_once.directory("source", small_datasets.write_source)

@@ -10,7 +10,7 @@ from bertjax import config as config_lib
 from bertjax import finetuning, jobs
 from bertjax.tasks import base as tasks_base
 from bertjax.workdirs import checkpoint, reader
-from tests import small_records
+from tests import made_once, small_records
 
 SIZES = {
     "hidden_size": 32,
@@ -74,3 +74,10 @@ def write(directory, dataset, *, seed=0, **options):
     with checkpoint.Checkpointer(directory, checkpoint.RetentionOptions()) as checkpointer:
         checkpointer.save_params(random_params(made, seed=seed), meta)
     return made
+
+
+def made(dataset, **options):
+    """The directory of `write` with these options, made once: read it only."""
+    return made_once.directory(
+        f"finetuned_{dataset}", lambda path: write(path, dataset, **options), **options
+    )

@@ -7,6 +7,7 @@ import numpy as np
 
 from bertjax.data import contents, encoding, masking, record_files, records
 from bertjax.tokenization import tokenizer
+from tests import made_once
 
 WORDS = [f"w{number}" for number in range(90)]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -108,6 +109,11 @@ def write(
         },
     ).save(directory)
     return directory
+
+
+def made(**options) -> pathlib.Path:
+    """The directory of `write` with these options, made once: read it only."""
+    return made_once.directory("records", lambda path: write(path, **options), **options)
 
 
 def write_languages(
