@@ -5,13 +5,12 @@ import subprocess
 import sys
 
 import numpy as np
-import tensorflow as tf
 
 from bertjax.data import record_files, records
 
 
 def test_a_shard_holds_what_tensorflow_would_write(tmp_path):
-    rng = np.random.default_rng(0)
+    tf, rng = records.import_tensorflow(), np.random.default_rng(0)
     serialized = [rng.bytes(size) for size in (0, 1, 300, 300, 70_000)]
     with tf.io.TFRecordWriter(str(tmp_path / "by_tensorflow")) as writer:
         for record in serialized:
@@ -28,6 +27,7 @@ def test_a_shard_of_several_blocks_is_whole(tmp_path, monkeypatch):
     shard = record_files.write_shard(tmp_path / "shard", serialized)
     assert shard.examples == 20
     assert shard.bytes == (tmp_path / "shard").stat().st_size
+    tf = records.import_tensorflow()
     assert list(tf.data.TFRecordDataset(str(tmp_path / "shard")).as_numpy_iterator()) == serialized
 
 

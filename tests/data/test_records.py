@@ -2,7 +2,6 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from bertjax.data import encoding, record_files, records
 from tests import small_records
@@ -51,7 +50,7 @@ def write(directory, *, counts=(3, 2), **fields):
 
 def read(directory, manifest):
     paths = [str(directory / shard.file) for shard in manifest.shards]
-    batch = next(iter(tf.data.TFRecordDataset(paths).batch(100)))
+    batch = next(iter(records.import_tensorflow().data.TFRecordDataset(paths).batch(100)))
     return {name: value.numpy() for name, value in records.parse_batch(batch, manifest).items()}
 
 
@@ -244,6 +243,8 @@ def test_a_manifest_that_no_builder_wrote_is_refused(tmp_path):
 
 
 def test_tensorflow_is_kept_away_from_accelerators(monkeypatch):
+    import tensorflow as tf
+
     calls = []
     monkeypatch.setattr(
         tf.config, "set_visible_devices", lambda *arguments: calls.append(arguments)

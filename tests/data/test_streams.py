@@ -5,7 +5,6 @@ import tempfile
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from bertjax.data import encoding, masking, record_files, records, streams
 from tests import small_records
@@ -134,6 +133,7 @@ def test_streams_are_the_largest_common_divisor_within_the_limit():
 
 
 def test_a_batch_is_a_function_of_seed_and_step_and_not_of_tensorflows_seed(record_set):
+    tf = records.import_tensorflow()
     tf.random.set_seed(7)
     once = read(record_set, 12, draw_masks=draw_masks)
     tf.random.set_seed(8)

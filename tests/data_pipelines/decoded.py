@@ -1,4 +1,6 @@
-"""Record directories as arrays, by the trainer's own parser."""
+"""Record directories as arrays, by the trainer's own parser, and as bytes."""
+
+import pathlib
 
 from bertjax.data import records
 
@@ -10,6 +12,13 @@ def read(directory):
     dataset = tf.data.TFRecordDataset(record_set.shard_paths).batch(1 << 20)
     parsed = records.parse_batch(next(iter(dataset)), record_set.manifest)
     return {name: values.numpy() for name, values in parsed.items()}
+
+
+def files(directory, pattern="*"):
+    """The bytes of the files of a directory whose names fit a pattern."""
+    directory = pathlib.Path(directory)
+    paths = sorted(path for path in directory.glob(pattern) if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
 def restored(batch):

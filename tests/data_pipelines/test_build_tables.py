@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
-from sklearn import preprocessing
 
-from bertjax.data import records, streams, value_masking
+from bertjax.data import records, value_masking
 from data_pipelines import build_tables
 from data_pipelines.values import value_records
+from tests.data_pipelines import decoded
 
 ROWS = 300
 
@@ -48,13 +48,8 @@ def options(path, output, **changes):
 
 
 def rows_of(directory):
-    record_set = records.open(directory)
-    batches = list(streams.evaluation_batches(record_set, batch_size=50))
-    kept = [batch["example_weights"] > 0 for batch in batches]
-    return {
-        name: np.concatenate([it[name][at] for it, at in zip(batches, kept, strict=True)])[..., 0]
-        for name in ("values", "observed")
-    }, record_set.manifest
+    rows = decoded.read(directory)
+    return {name: rows[name][..., 0] for name in ("values", "observed")}
 
 
 def test_copies_of_training_rows_in_other_parts_are_warned_of(tmp_path, table, caplog):
@@ -72,8 +67,8 @@ def test_copies_of_training_rows_in_other_parts_are_warned_of(tmp_path, table, c
 def test_numbers_are_scaled_and_texts_numbered_by_the_training_part(tmp_path, table):
     manifests = build_tables.build(options(write(tmp_path / "t.parquet", table), tmp_path / "r"))
     assert [it.num_examples for it in manifests.values()] == [200, 60, 40]
-    rows, manifest = rows_of(tmp_path / "r" / "train")
-    columns = manifest.statistics["columns"]
+    rows = rows_of(tmp_path / "r" / "train")
+    columns = records.Manifest.load(tmp_path / "r" / "train").statistics["columns"]
     assert [it["kind"] for it in columns] == [
         "none", "number", "number", "category", "category", "number"
     ]  # fmt: skip
@@ -86,23 +81,22 @@ def test_numbers_are_scaled_and_texts_numbered_by_the_training_part(tmp_path, ta
     for at in (1, 2, 5):
         seen = rows["values"][:, at][rows["observed"][:, at] != 0]
         np.testing.assert_allclose([seen.mean(), seen.std()], [0, 1], atol=1e-5)
-    empty = [rows_of(tmp_path / "r" / part)[0]["observed"] for part in value_records.PARTS]
-    counted = np.concatenate(empty).sum(axis=0)
-    assert counted.tolist()[1:] == [
+    parts = [rows_of(tmp_path / "r" / part) for part in value_records.PARTS]
+    assert sum(part["observed"].sum(axis=0) for part in parts).tolist()[1:] == [
         ROWS - sum(it is None for it in table[name])
         for name in ("income", "rooms", "coast", "is_new", "built")
     ]
-    whole = np.concatenate(
-        [rows_of(tmp_path / "r" / part)[0]["values"] for part in value_records.PARTS]
-    )
+    whole = np.concatenate([part["values"] for part in parts])
     rooms = np.rint(whole[:, 2] * columns[2]["deviation"] + columns[2]["mean"])
     assert sorted(rooms) == sorted(table["rooms"])  # each row is in one part
 
 
 def test_quantiles_between_the_least_and_the_most_are_those_of_scikit_learn(tmp_path, table):
+    from sklearn import preprocessing
+
     path = write(tmp_path / "t.parquet", {"income": table["income"], "rooms": table["rooms"]})
     build_tables.build(options(path, tmp_path / "r", leave_out="", scaling="quantile", parts="300"))
-    rows, _ = rows_of(tmp_path / "r" / "train")
+    rows = rows_of(tmp_path / "r" / "train")
     for at, name in ((1, "income"), (2, "rooms")):
         cells = np.array([np.nan if it is None else it for it in table[name]], float)[:, None]
         count = int((~np.isnan(cells)).sum())
@@ -125,7 +119,8 @@ def test_categories_that_training_has_not_are_unknown_and_warned_of(tmp_path, ta
     path = write(tmp_path / "t.parquet", {"price": table["price"]}, name=names, part=part)
     build_tables.build(options(path, tmp_path / "r", part_column="part"))
     assert "part heldout has categories that the training part has not" in caplog.text
-    rows, manifest = rows_of(tmp_path / "r" / "heldout")
+    rows = rows_of(tmp_path / "r" / "heldout")
+    manifest = records.Manifest.load(tmp_path / "r" / "heldout")
     assert sorted(rows["values"][:, 1]) == [0] * 20 + [1] * 80
     assert manifest.statistics["unseen_categories"] == {"name": 0.2}
 
@@ -137,8 +132,8 @@ def test_whole_numbers_may_be_categories_and_groups_are_in_one_part(tmp_path, ta
     build_tables.build(options(path, tmp_path / "r", **given))
     seen = {}
     for part in ("train", "heldout"):
-        rows, manifest = rows_of(tmp_path / "r" / part)
-        columns = manifest.statistics["columns"]
+        rows = rows_of(tmp_path / "r" / part)
+        columns = records.Manifest.load(tmp_path / "r" / part).statistics["columns"]
         (at,) = [place for place, it in enumerate(columns) if it["name"] == "code"]
         seen[part] = {columns[at]["categories"][int(code)] for code in rows["values"][:, at]}
         assert columns[2]["kind"] == "category"
@@ -150,7 +145,7 @@ def test_cells_are_exchanged_for_training_cells_in_every_part(tmp_path, table):
     build_tables.build(options(write(tmp_path / "t.parquet", table), tmp_path / "r"))
     with np.load(tmp_path / "r" / "heldout" / value_masking.DONORS_FILE) as donors:
         stored = donors["values"][..., 0], donors["observed"][..., 0]
-    trained, _ = rows_of(tmp_path / "r" / "train")
+    trained = rows_of(tmp_path / "r" / "train")
     for column in range(6):
         assert sorted(stored[0][:, column]) == sorted(trained["values"][:, column])
     assert stored[1].sum() == trained["observed"].sum()

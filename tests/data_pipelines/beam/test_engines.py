@@ -1,6 +1,5 @@
 """The program on several worker processes, one of which is killed in the middle."""
 
-import filecmp
 import pathlib
 import subprocess
 import sys
@@ -13,11 +12,12 @@ import pytest
 from data_pipelines import build as local
 from data_pipelines.building import blocks
 from data_pipelines.building.options import Options
+from tests.data_pipelines import decoded
 from tests.data_pipelines.conftest import made_up_text
 
 # A group, and so a block and a task, for each file of little text.
 PROGRAM = (
-    "import runpy; from data_pipelines import blocks; blocks.GROUP_BYTES = 1; "
+    "import runpy; from data_pipelines.building import blocks; blocks.GROUP_BYTES = 1; "
     "runpy.run_module('data_pipelines.beam', run_name='__main__', alter_sys=True)"
 )
 DEADLINE_SECONDS = 300
@@ -84,12 +84,7 @@ def _program(options: dict[str, object], output: pathlib.Path, *more: str) -> su
 
 
 def _assert_same(directory: pathlib.Path) -> None:
-    names = sorted(path.name for path in (directory / "local").iterdir())
-    assert names == sorted(path.name for path in (directory / "beam").iterdir())
-    _, differing, errors = filecmp.cmpfiles(
-        directory / "local", directory / "beam", names, shallow=False
-    )
-    assert not differing and not errors
+    assert decoded.files(directory / "local") == decoded.files(directory / "beam")
 
 
 def _is_made(directory: pathlib.Path, pattern: str) -> bool:

@@ -1,16 +1,13 @@
-import filecmp
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
 from bertjax.data import records
 from data_pipelines import build as local
-from data_pipelines.beam import program, work
 from data_pipelines.building import blocks, builders, fast, shards
 from data_pipelines.building.options import Options
+from tests.data_pipelines import decoded
 from tests.data_pipelines.conftest import made_up_text
 
 BLOCKED = (
@@ -20,7 +17,15 @@ BLOCKED = (
 
 
 @pytest.fixture
-def small_parts(monkeypatch):
+def program():
+    """The module, which imports Beam."""
+    from data_pipelines.beam import program
+
+    return program
+
+
+@pytest.fixture
+def small_parts(monkeypatch, program):
     """Many blocks, groups, batches and shards of little text."""
     monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1500)
     monkeypatch.setattr(blocks, "GROUP_BYTES", 4000)
@@ -28,7 +33,7 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(builders, "SAMPLE_BATCHES", 1)
     monkeypatch.setattr(builders, "DEFAULT_NUM_SHARDS", 8)
     monkeypatch.setattr(builders, "SHARD_BYTES", 7000)
-    monkeypatch.setattr(work, "PIECE_TOKENS", 500)
+    monkeypatch.setattr(program.work, "PIECE_TOKENS", 500)
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ def files(tmp_path) -> str:
     return str(tmp_path / "*.txt")
 
 
-def judged_build(options: Options, make) -> list[Mapping[str, Any]]:
+def judged_build(options, make):
     """Builds with `make` and returns what it gave to be judged."""
     found = []
 
@@ -52,10 +57,6 @@ def judged_build(options: Options, make) -> list[Mapping[str, Any]]:
 
     local.build(options, noting)
     return found
-
-
-def run_here(name, add_steps):
-    program._run("DirectRunner", [], name, add_steps)
 
 
 @pytest.mark.slow
@@ -72,8 +73,13 @@ def run_here(name, add_steps):
     ids=lambda chosen: chosen.get("pair_objective", "nsp") + str(chosen["num_shards"]),
 )
 @pytest.mark.usefixtures("small_parts")
-def test_beam_writes_the_files_of_the_local_build(tmp_path, files, vocabulary_directory, chosen):
-    def options(kind: type[Options], name: str) -> Options:
+def test_beam_writes_the_files_of_the_local_build(
+    program, tmp_path, files, vocabulary_directory, chosen
+):
+    def run_here(name, add_steps):
+        program._run("DirectRunner", [], name, add_steps)
+
+    def options(kind, name):
         return kind(
             input=files,
             vocabulary=vocabulary_directory,
@@ -90,12 +96,7 @@ def test_beam_writes_the_files_of_the_local_build(tmp_path, files, vocabulary_di
         lambda *arguments: program.make(*arguments, run=run_here),
     )
     assert there == here
-    names = sorted(path.name for path in (tmp_path / "local").iterdir())
-    assert names == sorted(path.name for path in (tmp_path / "beam").iterdir())
-    _, differing, errors = filecmp.cmpfiles(
-        tmp_path / "local", tmp_path / "beam", names, shallow=False
-    )
-    assert not differing and not errors
+    assert decoded.files(tmp_path / "local") == decoded.files(tmp_path / "beam")
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["beam", "local"]
     manifest = records.Manifest.load(tmp_path / "beam")
     assert len(manifest.shards) == (chosen["num_shards"] or 16)
@@ -104,7 +105,7 @@ def test_beam_writes_the_files_of_the_local_build(tmp_path, files, vocabulary_di
 
 
 @pytest.mark.slow
-def test_one_document_is_an_error_and_leaves_no_output(tmp_path, vocabulary_directory):
+def test_one_document_is_an_error_and_leaves_no_output(program, tmp_path, vocabulary_directory):
     (tmp_path / "text.txt").write_text("One. Two. Three.")
     options = program.BeamOptions(
         input=str(tmp_path / "text.txt"),
@@ -118,7 +119,7 @@ def test_one_document_is_an_error_and_leaves_no_output(tmp_path, vocabulary_dire
     assert not (tmp_path / "records").exists()
 
 
-def test_options_that_cannot_work_are_named():
+def test_options_that_cannot_work_are_named(program):
     for changes, complaint in (
         ({"runner": "Dataflow"}, "known are DirectRunner"),
         ({"algorithm": "exact"}, "data_pipelines.build"),

@@ -3,17 +3,25 @@ from typing import Any
 
 import hypothesis
 import numpy as np
+import pytest
 from hypothesis import strategies
 
-from data_pipelines.beam import work
 from data_pipelines.building import shards
+
+
+@pytest.fixture(scope="module")
+def work():
+    """The module, which imports Beam."""
+    from data_pipelines.beam import work
+
+    return work
 
 
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=50)
 @hypothesis.given(
     strategies.lists(strategies.integers(0, 30), min_size=1, max_size=8), strategies.integers(1, 12)
 )
-def test_each_block_deals_its_share_to_every_shard(counts, num_shards):
+def test_each_block_deals_its_share_to_every_shard(work, counts, num_shards):
     counts = np.array(counts)
     starts = np.concatenate([[0], np.cumsum(counts)])
     layout = work.Layout(np.array(["name"] * len(counts)), starts, starts, starts)
@@ -29,7 +37,7 @@ def test_each_block_deals_its_share_to_every_shard(counts, num_shards):
         assert places.tolist() == list(range(size))
 
 
-def test_a_worker_that_lives_on_reads_the_layout_of_each_step(tmp_path):
+def test_a_worker_that_lives_on_reads_the_layout_of_each_step(work, tmp_path):
     nothing: Any = None
     job = work.Job(nothing, nothing, nothing, nothing, nothing, str(tmp_path), str(tmp_path))
     starts = np.array([0, 2, 5])

@@ -5,12 +5,11 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
-import tensorflow_datasets as tfds
 
 from bertjax.data import encoding, record_files, records
 from data_pipelines.building import tfds_metadata
 from tests import small_records
+from tests.data_pipelines import decoded
 
 # tensorflow-datasets 4.9 asks protobuf for what protobuf 7 will no longer tell.
 pytestmark = pytest.mark.filterwarnings(r"ignore:label\(\) is deprecated:DeprecationWarning")
@@ -47,6 +46,8 @@ def write(directory, *, static=True, pair_objective="nsp"):
 
 
 def by_tfds(directory):
+    import tensorflow_datasets as tfds
+
     # One batch in the order of the files: the default interleaves the shards.
     config = tfds.ReadConfig(interleave_cycle_length=1)
     dataset = tfds.builder_from_directory(str(directory)).as_dataset(
@@ -56,21 +57,13 @@ def by_tfds(directory):
     return batch
 
 
-def by_records(directory):
-    opened = records.open(directory)
-    (batch,) = tf.data.TFRecordDataset(opened.shard_paths).batch(100)
-    return {
-        name: value.numpy() for name, value in records.parse_batch(batch, opened.manifest).items()
-    }
-
-
 @pytest.mark.parametrize(
     ("static", "pair_objective"), [(True, "nsp"), (False, "sop"), (True, "none")]
 )
 def test_tfds_reads_what_we_read(tmp_path, static, pair_objective):
     write(tmp_path / "made", static=static, pair_objective=pair_objective)
     shutil.move(tmp_path / "made", tmp_path / "moved")
-    found, expected = by_tfds(tmp_path / "moved"), by_records(tmp_path / "moved")
+    found, expected = by_tfds(tmp_path / "moved"), decoded.read(tmp_path / "moved")
     assert set(found) == set(expected)
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values, err_msg=name)
@@ -79,6 +72,8 @@ def test_tfds_reads_what_we_read(tmp_path, static, pair_objective):
 
 
 def test_tfds_knows_sizes_and_origin(tmp_path):
+    import tensorflow_datasets as tfds
+
     manifest = write(tmp_path / "made")
     info = tfds.builder_from_directory(str(tmp_path / "made")).info
     assert info.splits["train"].shard_lengths == list(COUNTS)
