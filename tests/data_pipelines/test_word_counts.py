@@ -1,4 +1,4 @@
-"""The words that begin in each row of records, as `str.split` has words."""
+"""What records hold if asked: the words that begin in each row, and where sentences end."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from bertjax.data import records, streams
 from bertjax.tokenization import sentence_piece, tokenizer
 from data_pipelines import build
 from tests import small_byte_bpe
-from tests.data_pipelines import conftest
+from tests.data_pipelines import conftest, decoded
 from tests.tokenization import test_sentence_piece
 
 TEXTS = [
@@ -65,32 +65,30 @@ def rows_of(directory) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     "chosen",
     [
-        {"mask": "none", "dupe_factor": 2},
-        {"pair_objective": "sop", "packing": "best_fit", "mask": "none"},
+        {"pair_objective": "none", "packing": "full_sentences", "mask": "none"},
+        {"pair_objective": "sop", "packing": "best_fit", "mask": "none", "dupe_factor": 2},
         {"mask": "whole_word", "segmenter": "characters"},
     ],
     ids=lambda chosen: "-".join(map(str, chosen.values())),
 )
-def test_a_row_counts_the_words_that_begin_in_it_and_nothing_else_changes(
-    tmp_path, text_file, vocabulary_directory, chosen
+def test_a_row_counts_its_words_says_where_sentences_end_and_nothing_else_changes(
+    tmp_path, vocabulary_directory, chosen
 ):
-    for name in (False, True):
-        options = {"num_shards": 2, "count_words": name, **chosen}
-        output = tmp_path / str(name)
-        build.build(conftest.options(text_file, vocabulary_directory, output, **options))
-    before, rows = rows_of(tmp_path / "False"), rows_of(tmp_path / "True")
-    counts = rows.pop("word_count")
+    (tmp_path / "text.txt").write_text(conftest.made_up_text(40), encoding="utf-8")
+    for is_asked in (False, True):
+        added = {"num_shards": 2, "count_words": is_asked, "sentence_ends": is_asked}
+        places = tmp_path / "text.txt", vocabulary_directory, tmp_path / str(is_asked)
+        build.build(conftest.options(*places, **added, **chosen))
+    before, rows = (decoded.read(tmp_path / name) for name in ("False", "True"))
+    counts, ends = rows.pop("word_count"), rows.pop("ends_sentence")
     assert all((rows[name] == before[name]).all() for name in before) and len(rows) == len(before)
-    # Here each word is letters, and maybe a full stop.
-    vocabulary = tokenizer.load(vocabulary_directory)
-    begins = np.array([entry.isalpha() for entry in vocabulary.vocabulary])
-    ids = rows["input_ids"].copy()
-    if "masked_lm_ids" in rows:
-        used = rows["masked_lm_weights"] > 0
-        places = np.nonzero(used)[0], rows["masked_lm_positions"][used]
-        ids[places] = rows["masked_lm_ids"][used]
-    assert counts.tolist() == begins[ids].sum(axis=1).tolist()
-    assert np.ptp(counts) > 3
+    # Here each word is letters, and maybe a full stop; each sentence ends with its only one.
+    entries = tokenizer.load(vocabulary_directory).vocabulary
+    ids, begins = decoded.restored(rows), np.array([entry.isalpha() for entry in entries])
+    assert counts.tolist() == begins[ids].sum(axis=1).tolist() and np.ptp(counts) > 3
+    np.testing.assert_array_equal(ends, ids == entries.index("."))
+    assert 0.3 < ends.sum(axis=1).mean() < 5
+    assert records.SENTENCES_FEATURE not in rows_of(tmp_path / "True")  # no batch holds them
 
 
 def test_the_words_of_all_rows_are_those_of_the_text(tmp_path, vocabulary_directory):
