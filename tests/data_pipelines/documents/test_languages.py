@@ -1,5 +1,4 @@
 import json
-import pathlib
 
 import pytest
 from etils import epath
@@ -7,9 +6,9 @@ from etils import epath
 from bertjax.data import records
 from bertjax.files import directories
 from data_pipelines import build, inspect_records, train_vocabulary
-from data_pipelines.building.options import Options
 from data_pipelines.documents import languages, sources
 from tests import small_records
+from tests.data_pipelines import conftest, decoded
 
 # Two languages of the same words in another order, and a third one that is small.
 TEXTS = {
@@ -19,31 +18,27 @@ TEXTS = {
 }
 
 
-@pytest.fixture
-def corpus(tmp_path):
-    """A folder of text for each language, and the vocabulary."""
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A folder of text for each language, the vocabulary, and the records of all in `whole`."""
+    corpus = tmp_path_factory.mktemp("corpus")
     for name, documents in TEXTS.items():
-        (tmp_path / "corpus" / name).mkdir(parents=True)
-        text = "\n\n".join(documents) + "\n"
-        (tmp_path / "corpus" / name / "part.txt").write_text(text)
-    small_records.vocabulary().save(epath.Path(tmp_path / "vocabulary"))
-    return tmp_path
+        (corpus / "corpus" / name).mkdir(parents=True)
+        (corpus / "corpus" / name / "part.txt").write_text("\n\n".join(documents) + "\n")
+    small_records.vocabulary().save(epath.Path(corpus / "vocabulary"))
+    build.build(options(corpus, corpus / "whole"))
+    return corpus
 
 
-def options(corpus, output="records", **changes):
-    chosen = {
-        "input": str(corpus / "corpus" / "{language}" / "*.txt"),
-        "vocabulary": str(corpus / "vocabulary"),
-        **{"max_seq_length": 16, "dupe_factor": 2, "num_shards": 2, "num_workers": 1},
-    }
-    return Options(output=str(corpus / output), **chosen | changes)
+def options(corpus, output, **changes):
+    text = str(corpus / "corpus" / "{language}" / "*.txt")
+    sizes = {"max_seq_length": 16, "dupe_factor": 2, "num_shards": 2}
+    changes = {"input": text} | sizes | changes
+    return conftest.options("", str(corpus / "vocabulary"), output, **changes)
 
 
 def content(directory):
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in sorted(pathlib.Path(directory).rglob("*.tfrecord*"))
-    }
+    return decoded.files(directory, "**/*.tfrecord*")
 
 
 @pytest.mark.parametrize(
@@ -82,18 +77,16 @@ def test_a_language_stands_in_the_path_of_a_file(file, path, expected):
     assert languages.of_file(file, path) == expected
 
 
-def test_each_language_has_the_records_of_its_own_text_alone(corpus):
-    manifest = build.build(options(corpus))
+def test_each_language_has_the_records_of_its_own_text_alone(corpus, tmp_path):
+    manifest = records.Manifest.load(corpus / "whole")
     assert list(manifest.languages) == sorted(TEXTS)
     for name, documents in TEXTS.items():
         assert manifest.languages[name]["documents"] == len(documents)
-        alone = options(
-            corpus, f"alone_{name}", language=name, input=str(corpus / "corpus" / name / "*.txt")
-        )
-        own = build.build(alone)
+        alone = {"language": name, "input": str(corpus / "corpus" / name / "*.txt")}
+        own = build.build(options(corpus, tmp_path / name, **alone))
         assert own.languages == {name: manifest.languages[name]}
-        assert content(corpus / "records" / name) == content(corpus / f"alone_{name}")
-    whole = records.open(corpus / "records")
+        assert content(corpus / "whole" / name) == content(tmp_path / name)
+    whole = records.open(corpus / "whole")
     assert whole.manifest == manifest and whole.contents is not None
     for name in TEXTS:
         one = whole.of_language(name)
@@ -102,27 +95,25 @@ def test_each_language_has_the_records_of_its_own_text_alone(corpus):
     tokens = sum(len(" ".join(documents).split()) for documents in TEXTS.values())
     assert manifest.statistics["tokens"] == tokens
     assert inspect_records.recounted(whole, small_records.vocabulary())[1] == []
-    report = (corpus / "records" / build.REPORT_FILE).read_text()
+    report = (corpus / "whole" / build.REPORT_FILE).read_text()
     assert "Languages" in report and "zh-Hant" in report
 
 
-def test_all_ways_to_name_a_language_give_the_same_records(corpus):
-    build.build(options(corpus))
-    expected = content(corpus / "records")
+def test_all_ways_to_name_a_language_give_the_same_records(corpus, tmp_path):
     rows = [(name, document) for name in TEXTS for document in TEXTS[name]]
     lines = [json.dumps({"lang": name, "text": document}) for name, document in rows]
-    (corpus / "all.jsonl").write_text("\n".join(lines) + "\n")
-    (corpus / "all.csv").write_text("lang,text\n" + "".join(f"{n},{t}\n" for n, t in rows))
+    (tmp_path / "all.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "all.csv").write_text("lang,text\n" + "".join(f"{n},{t}\n" for n, t in rows))
     parts = [f"{corpus}/corpus/{name}/part.txt" for name in TEXTS]
     ways = {
         "pairs": {"input": ",".join(f"{it}={n}" for it, n in zip(parts, TEXTS, strict=True))},
-        "lines": {"input": f"{corpus}/all.jsonl", "language_field": "lang"},
-        "table": {"input": f"{corpus}/all.csv", "language_field": "lang"},
+        "lines": {"input": f"{tmp_path}/all.jsonl", "language_field": "lang"},
+        "table": {"input": f"{tmp_path}/all.csv", "language_field": "lang"},
         "rest": {"input": f"{parts[0]},{parts[1]}=fr,{parts[2]}=zh-Hant", "language": "de"},
     }
     for name, changes in ways.items():
-        build.build(options(corpus, name, **changes))
-        assert content(corpus / name) == expected, name
+        build.build(options(corpus, tmp_path / name, **changes))
+        assert content(tmp_path / name) == content(corpus / "whole"), name
 
 
 @pytest.mark.parametrize(
@@ -138,20 +129,19 @@ def test_all_ways_to_name_a_language_give_the_same_records(corpus):
         ({"input": "{0}/../no.jsonl", "language_field": "tongue"}, "language_field is 'tongue'"),
     ],
 )
-def test_a_text_of_unknown_language_is_named(corpus, changes, told):
+def test_a_text_of_unknown_language_is_named(corpus, tmp_path, changes, told):
     rows = [{"lang": "de", "text": "w1 w2 ."}, {"text": "w3 ."}]
     (corpus / "no.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     if "input" in changes:
         changes = changes | {"input": changes["input"].format(corpus / "corpus")}
     with pytest.raises(ValueError, match=told):
-        build.build(options(corpus, **changes))
-    assert not (corpus / "records").exists()
+        build.build(options(corpus, tmp_path / "records", **changes))
+    assert not (tmp_path / "records").exists()
 
 
 def test_an_unfinished_build_keeps_its_languages_and_overwriting_the_files_of_others(
-    corpus, monkeypatch
+    corpus, tmp_path, monkeypatch
 ):
-    whole = build.build(options(corpus, "whole"))
     made, tokenized = [], build._records
 
     def stopping(chosen, *arguments, **named):
@@ -161,24 +151,24 @@ def test_an_unfinished_build_keeps_its_languages_and_overwriting_the_files_of_ot
         return tokenized(chosen, *arguments, **named)
 
     monkeypatch.setattr(build, "_records", stopping)
+    output = tmp_path / "records"
     with pytest.raises(KeyboardInterrupt):
-        build.build(options(corpus))
-    partial = corpus / "records.partial" / "records"
-    assert directories.format_of(partial / "de") == "records"
-    assert build.build(options(corpus)).shards == whole.shards
+        build.build(options(corpus, output))
+    assert directories.format_of(tmp_path / "records.partial" / "records" / "de") == "records"
+    build.build(options(corpus, output))
     assert made == ["de", "fr", "fr", "zh-Hant"]
-    assert content(corpus / "records") == content(corpus / "whole")
-    assert not (corpus / "records.partial").exists()
-    (corpus / "records" / "fr" / "notes.txt").write_text("mine")
+    assert content(output) == content(corpus / "whole")
+    assert not (tmp_path / "records.partial").exists()
+    (output / "fr" / "notes.txt").write_text("mine")
     with pytest.raises(directories.NotOursError, match="fr/notes.txt"):
-        build.build(options(corpus, overwrite=True))
+        build.build(options(corpus, output, overwrite=True))
 
 
-def test_sentences_end_by_the_rules_of_their_language(corpus):
+def test_sentences_end_by_the_rules_of_their_language(corpus, tmp_path):
     pytest.importorskip("sentencex")
-    build.build(options(corpus, sentence_splitter="sentencex"))
+    build.build(options(corpus, tmp_path / "r", sentence_splitter="sentencex", dupe_factor=1))
     splitters = {
-        name: records.Manifest.load(corpus / "records" / name).arguments["sentence_splitter"]
+        name: records.Manifest.load(tmp_path / "r" / name).arguments["sentence_splitter"]
         for name in TEXTS
     }
     # It has none for Chinese.
@@ -218,8 +208,8 @@ def test_a_vocabulary_counts_languages_by_their_bytes_to_alpha(tmp_path):
         )
 
 
-def test_english_without_a_language_says_nothing_of_languages(corpus):
-    manifest = build.build(options(corpus, input=f"{corpus}/corpus/de/*.txt"))
+def test_english_without_a_language_says_nothing_of_languages(corpus, tmp_path):
+    manifest = build.build(options(corpus, tmp_path / "r", input=f"{corpus}/corpus/de/*.txt"))
     assert not manifest.languages
-    assert "languages" not in json.loads((corpus / "records" / "manifest.json").read_text())
+    assert "languages" not in json.loads((tmp_path / "r" / "manifest.json").read_text())
     assert [unit.language for unit in sources.units(f"{corpus}/corpus/de/*.txt")] == [""]
