@@ -13,7 +13,9 @@ import pytest
 from bertjax.files import directories
 from bertjax.tokenization import tokenizer
 from data_pipelines import progress, train_vocabulary
+from data_pipelines.reports import losses
 from data_pipelines.vocabulary import coverage, unit_counts, vocabulary_entries
+from tests.data_pipelines import decoded
 from tests.tokenization import test_normalization
 
 
@@ -33,45 +35,93 @@ def trained(texts, **changes):
     return kind.train(counts.units(), chosen)
 
 
-def test_vocabularies_begin_with_specials_have_no_duplicates_and_fit(text_file, tmp_path):
-    for kind, model_type in (
-        ("wordpiece", "bpe"),
-        ("sentencepiece", "unigram"),
-        ("sentencepiece", "bpe"),
-    ):
-        output = tmp_path / kind / model_type
-        chosen = options(text_file, output, kind=kind, model_type=model_type)
-        made, measured, _ = train_vocabulary.train_vocabulary(chosen)
-        assert made.special_ids == (0, 1, 2, 3, 4)
-        entries = [made.token(token_id) for token_id in range(made.vocab_size)]
-        assert entries[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        assert len(set(entries)) == len(entries)
-        assert made.vocab_size == 150 if kind == "wordpiece" else 100 < made.vocab_size <= 150
-        assert tokenizer.load(output).describe() == made.describe()
+# Rows of options, with the special tokens that a vocabulary has: their ids, their names.
+BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+FAIRSEQ = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+PIECES = {"kind": "sentencepiece"}
+VOCABULARIES = (
+    ({}, (0, 1, 2, 3, 4), BERT),
+    (PIECES, (0, 1, 2, 3, 4), BERT),
+    (PIECES | {"model_type": "bpe"}, (0, 1, 2, 3, 4), BERT),
+    (PIECES | {"special_tokens": "xlm-roberta"}, (1, 3, 0, 2, -1), FAIRSEQ),
+    (PIECES | {"special_tokens": "camembert"}, (1, 3, 5, 6, -1), FAIRSEQ),
+    ({"kind": "byte_bpe", "size": 300}, (1, 3, 0, 2, 4), FAIRSEQ),
+)
+
+
+def train_all(text_file, output):
+    return [
+        train_vocabulary.train_vocabulary(options(text_file, f"{output}/{number}", **changes))
+        for number, (changes, _, _) in enumerate(VOCABULARIES)
+    ]
+
+
+TRAINING = """
+import sys
+from tests.data_pipelines import test_train_vocabulary
+test_train_vocabulary.train_all(sys.argv[1], sys.argv[2])
+"""
+
+
+def test_vocabularies_have_their_special_tokens_and_equal_bytes_from_another_process(
+    text_file, tmp_path
+):
+    everything = train_all(text_file, tmp_path / "a")
+    for number, (made, measured, _) in enumerate(everything):
+        changes, ids, names = VOCABULARIES[number]
+        size = changes.get("size", 150)
+        assert made.special_ids == tuple(it % made.vocab_size for it in ids)
+        assert tuple(made.token(it) for it in made.special_ids) == names
+        assert len({made.token(it) for it in range(made.vocab_size)}) == made.vocab_size
+        least = 100 if changes.get("kind") == "sentencepiece" else size
+        assert least <= made.vocab_size <= size
+        assert tokenizer.load(tmp_path / "a" / f"{number}").describe() == made.describe()
         assert measured.words > 50 and 1.0 <= measured.fertility < 5.0
         assert measured.unknown_rate == 0.0
+    assert made.vocabulary[5] == "!" and len(made.merges) == 300 - 5 - 256
+    assert not made.describe()["lowercase"]
+    # Words of a text have their blanks: the most frequent syllables are merged with them.
+    assert any(entry.startswith("Ġ") and len(entry) > 2 for entry in made.vocabulary)
+    # Hash orders differ between processes and threads, so one process alone would prove little.
+    subprocess.run(
+        [sys.executable, "-c", TRAINING, text_file, str(tmp_path / "b")],
+        env=os.environ | {"RAYON_NUM_THREADS": "1", "PYTHONHASHSEED": "1"},
+        check=True,
+        capture_output=True,
+    )
+    one, other = (decoded.files(tmp_path / name, "**/*") for name in "ab")
+    assert one == other and len(one) == 20
 
 
-def test_a_sentencepiece_model_has_the_special_tokens_that_are_asked_for(text_file, tmp_path):
-    bert = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-    fairseq = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-    for name, ids in (
-        ("bert", (0, 1, 2, 3)),
-        ("xlm-roberta", (1, 3, 0, 2)),
-        ("camembert", (1, 3, 5, 6)),
-    ):
-        chosen = options(text_file, tmp_path / name, kind="sentencepiece", special_tokens=name)
-        made, measured, _ = train_vocabulary.train_vocabulary(chosen)
-        mask = 4 if name == "bert" else made.vocab_size - 1
-        assert made.special_ids == (*ids, mask)
-        names = bert if name == "bert" else fairseq
-        assert tuple(made.vocabulary[token_id] for token_id in made.special_ids) == names
-        assert 100 < made.vocab_size <= 150 and measured.unknown_rate == 0.0
-        assert tokenizer.load(tmp_path / name).describe() == made.describe()
-    with pytest.raises(ValueError, match="--special_tokens is .camembert.*--kind=sentencepiece"):
-        train_vocabulary.train_vocabulary(
-            options(text_file, tmp_path / "words", special_tokens="camembert")
-        )
+BYTES = {"kind": "byte_bpe", "size": 300}
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "message"),
+    [
+        (None, {"special_tokens": "camembert"}, "--special_tokens is .*--kind=sentencepiece"),
+        (None, {"segmenter": "characters"}, "--segmenter is .characters.*kind is wordpiece"),
+        (None, BYTES | {"size": 260}, "size is 260; it must be at least 261"),
+        (None, BYTES | {"normalization": "bert_uncased"}, "--normalization .*none, nfc, nfkc"),
+        (None, BYTES | {"language": "tr"}, "--normalization and --language .*'tr'"),
+        *(
+            (text, {"kind": kind, "size": size, "heldout_fraction": 0.0}, message)
+            for kind in ("wordpiece", "sentencepiece")
+            for text, size, message in (
+                ("some words", 12, "size is 12.*larger|size is 12.*required_chars"),
+                ("\n\n", 100, "holds no text to train on"),
+                ("\u200b\u200b", 100, "no visible characters"),
+            )
+        ),
+    ],
+)
+def test_what_gives_no_vocabulary_is_one_clear_error(text_file, tmp_path, text, changes, message):
+    if text is not None:
+        text_file = str(tmp_path / "text.txt")
+        pathlib.Path(text_file).write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        train_vocabulary.train_vocabulary(options(text_file, tmp_path / "out", **changes))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_kind_that_cannot_be_exported_is_reported_before_it_is_trained(
@@ -92,39 +142,12 @@ def test_a_kind_that_cannot_be_exported_is_reported_before_it_is_trained(
         assert ("only unigram models are written" in caplog.text) == is_warned
 
 
-def test_byte_bpe_begins_with_specials_and_bytes_and_knows_every_text(text_file, tmp_path):
-    chosen = options(text_file, tmp_path, kind="byte_bpe", size=300)
-    made, measured, _ = train_vocabulary.train_vocabulary(chosen)
-    assert made.vocabulary[:6] == ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "!")
-    assert made.vocab_size == 300 and len(made.merges) == 300 - 5 - 256
-    assert tokenizer.load(tmp_path).describe() == made.describe()
-    assert not made.describe()["lowercase"]
-    assert 1.0 <= measured.fertility < 5.0 and measured.unknown_rate == 0.0
-    # Words of a text have their blanks: the most frequent syllables are merged with them.
-    assert any(entry.startswith("Ġ") and len(entry) > 2 for entry in made.vocabulary)
-
-
-def test_what_byte_bpe_cannot_do_is_refused(text_file, tmp_path):
-    for changes, message in (
-        ({"size": 260}, "size is 260; it must be at least 261"),
-        (
-            {"normalization": "bert_uncased"},
-            "--normalization is .bert_uncased.*none, nfc, nfkc.*wordpiece, sentencep",
-        ),
-        ({"language": "tr"}, "--normalization and --language do not fit.*'tr'.*bert_uncased"),
-    ):
-        chosen = options(text_file, tmp_path, **{"kind": "byte_bpe", "size": 300, **changes})
-        with pytest.raises(ValueError, match=message):
-            train_vocabulary.train_vocabulary(chosen)
-    assert not list(tmp_path.iterdir())
-
-
 def test_an_existing_vocabulary_is_replaced_whole_and_only_if_asked_for(text_file, tmp_path):
     train_vocabulary.train_vocabulary(options(text_file, tmp_path, kind="byte_bpe", size=300))
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = decoded.files(tmp_path)
     with pytest.raises(FileExistsError, match=r"vocab\.json exists.*--overwrite"):
         train_vocabulary.train_vocabulary(options(text_file, tmp_path))
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert decoded.files(tmp_path) == before
     train_vocabulary.train_vocabulary(options(text_file, tmp_path, overwrite=True))
     names = {"vocab.txt", "tokenizer_config.json", directories.MARKER}
     assert {path.name for path in tmp_path.iterdir()} == names
@@ -152,41 +175,6 @@ def test_byte_bpe_trains_on_pieces_of_a_word_without_end():
     assert "".join(units) == f" {dna} of DNA" and units[-2:] == [" of", " DNA"]
     made = trained([dna], kind="byte_bpe", size=280)
     assert made.decode(made.encode(dna)) == dna and len(made.encode(dna)) <= len(dna) / 8
-
-
-TRAINING = """
-import sys
-import unicodedata
-from tests.data_pipelines import test_train_vocabulary
-test_train_vocabulary.train_all_kinds(sys.argv[1], sys.argv[2])
-"""
-
-
-def train_all_kinds(text_file, output):
-    for kind, model_type, size in (
-        ("wordpiece", "unigram", 150),
-        ("sentencepiece", "unigram", 150),
-        ("sentencepiece", "bpe", 150),
-        ("byte_bpe", "unigram", 320),
-    ):
-        changes = {"kind": kind, "model_type": model_type, "size": size}
-        train_vocabulary.main(options(text_file, f"{output}/{kind}_{model_type}", **changes))
-
-
-def test_equal_runs_in_other_processes_write_equal_bytes(text_file, tmp_path):
-    # Hash orders differ between processes and threads, so one process alone would prove little.
-    train_all_kinds(text_file, tmp_path / "a")
-    subprocess.run(
-        [sys.executable, "-c", TRAINING, text_file, str(tmp_path / "b")],
-        env=os.environ | {"RAYON_NUM_THREADS": "1", "PYTHONHASHSEED": "1"},
-        check=True,
-        capture_output=True,
-    )
-    made = sorted(path for path in (tmp_path / "a").rglob("*") if path.is_file())
-    assert len(made) == 14
-    for path in made:
-        other = tmp_path / "b" / path.relative_to(tmp_path / "a")
-        assert path.read_bytes() == other.read_bytes()
 
 
 def test_when_text_is_folded_into_counts_changes_no_vocabulary(text_file, monkeypatch):
@@ -254,21 +242,6 @@ def test_heldout_documents_are_not_trained_on_and_a_field_of_json_lines_is(tmp_p
     assert measured.unknown_rate == 1.0
 
 
-def test_text_that_gives_no_vocabulary_is_one_clear_error(tmp_path):
-    path = tmp_path / "text.txt"
-    for text, size, message in (
-        ("some words", 12, "size is 12.*larger|size is 12.*required_chars"),
-        ("\n\n", 100, "holds no text to train on"),
-        ("\u200b\u200b", 100, "no visible characters"),
-    ):
-        path.write_text(text, encoding="utf-8")
-        for kind in ("wordpiece", "sentencepiece"):
-            changes = {"size": size, "heldout_fraction": 0.0, "kind": kind}
-            with pytest.raises(ValueError, match=message):
-                train_vocabulary.train_vocabulary(options(str(path), tmp_path / "out", **changes))
-    assert not (tmp_path / "out").exists()
-
-
 # Words with marks, joiners or letters that the uncased rule of the released BERT loses, and what it
 # makes of the first.
 SCRIPTS = {
@@ -327,18 +300,15 @@ def test_byte_bpe_can_keep_the_marks_of_a_word_and_says_so(tmp_path, caplog, cap
 
 def test_marks_that_a_released_rule_loses_are_counted_and_reported(tmp_path, caplog):
     for name, (words, change) in SCRIPTS.items():
-        path = tmp_path / f"{name}.txt"
-        path.write_text(f"{words}\n\n" * 40, encoding="utf-8")
-        output = tmp_path / name
-        changes = {"size": 300, "normalization": "bert_uncased", "heldout_fraction": 0.0}
-        _, _, lost = train_vocabulary.train_vocabulary(options(str(path), output, **changes))
+        lost = losses.LostMarks.of(tokenizer.WordPieceTokenizer(BERT))
+        lost.add(words, 40)
         if name == "Korean":  # decomposed, which loses nothing
             assert not lost.changed
-            continue
-        assert lost.changes[change] == 40, name
-        assert 0 < lost.changed <= lost.words
-    caplog.clear()
-    train_vocabulary.main(options(str(path), output, overwrite=True, **changes))
+        else:
+            assert lost.changes[change] == 40 and 0 < lost.changed <= lost.words, name
+    path, rule = tmp_path / "text.txt", {"normalization": "bert_uncased"}
+    path.write_text(f"{SCRIPTS['Russian'][0]}\n\n" * 40, encoding="utf-8")
+    train_vocabulary.main(options(str(path), tmp_path / "released", **rule))
     assert re.search(
         r"\d+% of the words lose marks, as .*ёлка -> елка.*--normalization=nfc", caplog.text
     )
@@ -346,10 +316,9 @@ def test_marks_that_a_released_rule_loses_are_counted_and_reported(tmp_path, cap
     assert not lost.changed
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
-def test_reading_and_training_show_that_they_go_on(text_file, tmp_path, monkeypatch, caplog, kind):
+def test_reading_and_training_show_that_they_go_on(text_file, tmp_path, monkeypatch, caplog):
     trained = threading.Event()
-    real, at = train_vocabulary.TRAINERS[kind], progress.Progress.at
+    real, at = train_vocabulary.TRAINERS["wordpiece"], progress.Progress.at
 
     def shown(self, count, **figures):
         at(self, count, **figures)
@@ -363,12 +332,11 @@ def test_reading_and_training_show_that_they_go_on(text_file, tmp_path, monkeypa
     monkeypatch.setattr(train_vocabulary, "SECONDS_SHOWN", 0.01)
     monkeypatch.setattr(progress.Progress, "at", shown)
     changed = dataclasses.replace(real, train=train)
-    monkeypatch.setitem(train_vocabulary.TRAINERS, kind, changed)
+    monkeypatch.setitem(train_vocabulary.TRAINERS, "wordpiece", changed)
     with caplog.at_level("INFO", logger="absl"):
-        chosen = {"input": text_file, "output": str(tmp_path / "v"), "size": 300, "kind": kind}
-        train_vocabulary.train_vocabulary(train_vocabulary.Options(**chosen))
+        train_vocabulary.train_vocabulary(options(text_file, tmp_path / "v"))
     assert "reading " in caplog.text
-    assert f"training a vocabulary of the kind {kind}" in caplog.text
+    assert "training a vocabulary of the kind wordpiece" in caplog.text
 
 
 def test_text_of_a_pipe_in_another_encoding_is_read_whole(tmp_path):
@@ -401,11 +369,11 @@ def test_a_vocabulary_that_another_process_saved_meanwhile_is_kept(
     def train(counts, given):
         if given.size == chosen.size:
             train_vocabulary.train_vocabulary(other)
-            saved.extend(path.read_bytes() for path in sorted((tmp_path / "v").iterdir()))
+            saved.append(decoded.files(tmp_path / "v"))
         return kind.train(counts, given)
 
     changed = dataclasses.replace(kind, train=train)
     monkeypatch.setitem(train_vocabulary.TRAINERS, "wordpiece", changed)
     with pytest.raises(FileExistsError, match="exists; give another --output"):
         train_vocabulary.train_vocabulary(chosen)
-    assert saved == [path.read_bytes() for path in sorted((tmp_path / "v").iterdir())]
+    assert saved == [decoded.files(tmp_path / "v")]

@@ -15,20 +15,15 @@ from bertjax.tokenization import (
     tokenizer,
     vocabulary_exchange,
 )
-from data_pipelines import train_vocabulary
-from data_pipelines.vocabulary import unit_counts
 from tests import small_records, small_tokenizers
+from tests.data_pipelines import test_train_vocabulary
 
 ROLES = ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")
 
 
 def trained(kind, size, **rules):
-    options = train_vocabulary.Options(input="", output="", kind=kind, size=size, **rules)
-    trainer = train_vocabulary.TRAINERS[kind]
-    counts = unit_counts.Counts(trainer.splitter(options))
-    for line in small_tokenizers.LINES * 5:
-        counts.add(line)
-    return trainer.train(counts.units(), options)
+    lines = small_tokenizers.LINES * 5
+    return test_train_vocabulary.trained(lines, kind=kind, size=size, **rules)
 
 
 def of_shape(shape):

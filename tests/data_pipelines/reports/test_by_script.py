@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from bertjax.tokenization import tokenizer
-from data_pipelines import train_vocabulary
 from data_pipelines.building import blocks
 from data_pipelines.documents import sources
 from data_pipelines.reports import by_script, scripts, statistics
-from data_pipelines.vocabulary import unit_counts
 from tests import small_byte_bpe
+from tests.data_pipelines import test_train_vocabulary
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["hello", "world", "##ing", "привет", "мир", "你", "好", "1", ",", "!"]
@@ -39,11 +38,7 @@ def counted(vocabulary, texts, times=None):
 
 
 def sentencepiece():
-    kind = train_vocabulary.TRAINERS["sentencepiece"]
-    options = train_vocabulary.Options("", "", kind="sentencepiece", size=40)
-    counts = unit_counts.Counts(kind.splitter(options))
-    counts.add(" ".join(WORDS * 20))
-    return kind.train(counts.units(), options)
+    return test_train_vocabulary.trained([" ".join(WORDS * 20)], kind="sentencepiece", size=40)
 
 
 def test_characters_tokens_and_unknown_ones_are_those_of_the_script(monkeypatch):
