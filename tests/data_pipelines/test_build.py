@@ -2,7 +2,6 @@ import dataclasses
 import functools
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +11,8 @@ import numpy as np
 import pytest
 
 from bertjax.data import overlaps, record_files, records
-from bertjax.tokenization import tokenizer
 from data_pipelines import build
 from data_pipelines.building import blocks, shards
-from tests import small_byte_bpe
 from tests.data_pipelines import conftest, decoded
 
 options = functools.partial(conftest.options, dupe_factor=3, num_shards=4)
@@ -37,27 +34,28 @@ def built(text_file, vocabulary_directory, tmp_path_factory):
     return chosen, build.build(chosen), decoded.read(output)
 
 
-def files(directory):
-    return {path.name: path.read_bytes() for path in sorted(pathlib.Path(directory).iterdir())}
-
-
 def test_two_processes_write_every_byte_of_one_and_another_seed_writes_others(built, tmp_path):
     chosen, _, _ = built
     changed = dataclasses.replace(chosen, output=str(tmp_path / "two"), num_workers=2)
     build.build(changed)
-    assert files(chosen.output) == files(tmp_path / "two")
+    assert decoded.files(chosen.output) == decoded.files(tmp_path / "two")
     changed = dataclasses.replace(chosen, output=str(tmp_path / "other"), random_seed=1)
     build.build(changed)
     name = record_files.shard_name(0, 4)
-    assert files(chosen.output)[name] != files(tmp_path / "other")[name]
+    assert decoded.files(chosen.output)[name] != decoded.files(tmp_path / "other")[name]
 
 
-def test_shards_are_equal_to_one_example_and_counted(built):
+@pytest.mark.filterwarnings(r"ignore:label\(\) is deprecated:DeprecationWarning")  # inside tfds
+def test_shards_are_equal_to_one_example_and_counted_also_for_tfds(built):
+    import tensorflow_datasets as tfds
+
     chosen, manifest, batch = built
     counts = [shard.examples for shard in manifest.shards]
     assert len(counts) == 4 and max(counts) - min(counts) <= 1
     assert sum(counts) == len(batch["input_ids"]) == manifest.statistics["examples"]
-    sizes = [len(content) for name, content in files(chosen.output).items() if "tfrecord" in name]
+    sizes = [
+        len(content) for name, content in decoded.files(chosen.output).items() if "tfrecord" in name
+    ]
     assert [shard.bytes for shard in manifest.shards] == sizes
     assert records.Manifest.load(chosen.output).shards == manifest.shards
     # The contents are the tokens to be predicted and the documents.
@@ -66,14 +64,16 @@ def test_shards_are_equal_to_one_example_and_counted(built):
     expected = np.bincount(masked, minlength=manifest.tokenizer["vocab_size"])
     np.testing.assert_array_equal(contents.token_counts, expected)
     assert len(contents.documents.hashes) == manifest.statistics["documents"] == 120
+    info = tfds.builder_from_directory(chosen.output).info
+    assert info.splits["train"].num_examples == manifest.num_examples
+    assert "<html" in (pathlib.Path(chosen.output) / build.REPORT_FILE).read_text()
 
 
 def test_heldout_and_train_share_no_document_and_others_do(
-    text_file, vocabulary_directory, tmp_path
+    built, text_file, vocabulary_directory, tmp_path
 ):
-    counts, built_sets = {}, {}
+    counts, built_sets = {"all": 120}, {"all": records.open(built[0].output)}
     for name, split, fraction in (
-        ("all", "all", 0.2),
         ("train", "train", 0.2),
         ("heldout", "heldout", 0.2),
         ("more", "heldout", 0.25),
@@ -82,7 +82,7 @@ def test_heldout_and_train_share_no_document_and_others_do(
         chosen = options(text_file, vocabulary_directory, tmp_path / name, **part)
         counts[name] = build.build(chosen).statistics["documents"]
         built_sets[name] = records.open(tmp_path / name)
-    assert counts["train"] + counts["heldout"] == counts["all"] == 120
+    assert counts["train"] + counts["heldout"] == counts["all"]
     assert 0 < counts["heldout"] < counts["more"] < 50
     heldout, more = built_sets["heldout"], built_sets["more"]
     assert overlaps.find(built_sets["train"], heldout) is None
@@ -117,7 +117,7 @@ def test_a_build_killed_at_any_moment_continues_to_the_same_bytes(tmp_path, voca
         process.wait()
         assert not (tmp_path / "killed").exists()
     subprocess.run([*common, f"--output={tmp_path / 'killed'}"], check=True, capture_output=True)
-    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    assert decoded.files(tmp_path / "killed") == decoded.files(tmp_path / "whole")
     assert not partial.exists()
 
 
@@ -135,33 +135,6 @@ def test_warnings_are_said_once_and_fail_a_strict_build_before_a_shard_is_writte
     with pytest.raises(ValueError, match="--strict.*\n.*single sentence"):
         build.build(strict)
     assert not (tmp_path / "strict").exists()
-
-
-@pytest.mark.filterwarnings(r"ignore:label\(\) is deprecated:DeprecationWarning")  # inside tfds
-def test_the_output_is_a_dataset_of_tfds_and_has_a_report(built):
-    import tensorflow_datasets as tfds
-
-    chosen, manifest, batch = built
-    assert "<html" in (pathlib.Path(chosen.output) / build.REPORT_FILE).read_text()
-    builder = tfds.builder_from_directory(chosen.output)
-    assert builder.info.splits["train"].num_examples == manifest.num_examples
-    in_order = tfds.ReadConfig(interleave_cycle_length=1)
-    found = builder.as_dataset(split="train", batch_size=-1, read_config=in_order)
-    np.testing.assert_array_equal(found["input_ids"].numpy(), batch["input_ids"])
-
-
-def test_records_of_a_byte_level_bpe_hold_its_tokens_and_hash(text_file, tmp_path):
-    known = small_byte_bpe.vocabulary()
-    known.save(tmp_path / "vocabulary")
-    changes = {"pair_objective": "none", "packing": "full_sentences", "mask": "whole_word"}
-    changes |= {"dupe_factor": 1, "num_shards": 1}
-    places = (text_file, str(tmp_path / "vocabulary"), tmp_path / "made")
-    chosen = options(*places, **changes)
-    assert build.build(chosen).tokenizer == known.describe()
-    batch = decoded.read(tmp_path / "made")
-    assert tokenizer.load(tmp_path / "made").describe() == known.describe()
-    assert (batch["input_ids"][:, 0] == known.cls_id).all()
-    assert (batch["input_ids"][batch["input_mask"] == 0] == known.pad_id).all()
 
 
 def test_text_from_a_pipe_is_read_whole_and_gives_the_records_of_the_file(
@@ -197,22 +170,3 @@ def test_input_that_changes_during_the_build_is_an_error_that_names_it(
     with pytest.raises(ValueError, match=rf"changed while it was read: {tmp_path}/b\.txt\."):
         build.build(options(text, vocabulary_directory, tmp_path / "out"), changing)
     assert not (tmp_path / "out").exists()
-
-
-def test_an_output_with_files_of_others_is_neither_deleted_nor_replaced(
-    built, text_file, vocabulary_directory, tmp_path
-):
-    encoding, records_of_ours = tmp_path / "encoding", tmp_path / "records"
-    encoding.mkdir()
-    (encoding / "manifest.json").write_text("{}")
-    shutil.copytree(built[0].output, records_of_ours)
-    (records_of_ours / "notes.txt").write_text("mine")
-    for output, name in ((encoding, "manifest.json"), (records_of_ours, "notes.txt")):
-        before = files(output)
-        chosen = options(text_file, vocabulary_directory, output, overwrite=True)
-        with pytest.raises(FileExistsError, match=name):
-            build.build(chosen)
-        assert files(output) == before
-    (records_of_ours / "notes.txt").unlink()
-    build.build(options(text_file, vocabulary_directory, records_of_ours, overwrite=True))
-    assert files(records_of_ours).keys() == files(built[0].output).keys()
