@@ -73,7 +73,7 @@ def test_positions_hold_the_original_ids_never_special_ones_and_the_rest_is_unch
         np.testing.assert_array_equal(restored, input_ids)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["token", "span"])  # a span shares its fate
 def test_four_fifths_become_mask_a_tenth_stays_a_tenth_is_random(strategy):
     input_ids, input_mask, _ = sequences(count=4000)
     masked = mask(input_ids, input_mask, strategy=strategy)

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from bertjax.data import records, streams
+from bertjax.data import records
 from data_pipelines import build_series
 from data_pipelines.values import value_tables
+from tests.data_pipelines import decoded
 
 STEPS = 200
 
@@ -30,20 +31,6 @@ def options(path, output, **changes):
     return build_series.Options(input=path, output=str(output), **(given | changes))
 
 
-def rows_of(directory):
-    def keep(batch, rng):  # streams drop what only masks read
-        return {"groups": batch["continues_word"]} if "continues_word" in batch else {}
-
-    record_set = records.open(directory)
-    batches = list(streams.evaluation_batches(record_set, batch_size=16, draw_masks=keep))
-    kept = [batch["example_weights"] > 0 for batch in batches]
-    names = {*record_set.manifest.features, *batches[0]} & {"values", "observed", "groups"}
-    return {
-        name: np.concatenate([it[name][at] for it, at in zip(batches, kept, strict=True)])
-        for name in names
-    }, record_set.manifest
-
-
 def test_each_part_has_all_windows_of_its_own_steps_once_scaled_by_the_training_part(
     tmp_path, series
 ):
@@ -56,8 +43,12 @@ def test_each_part_has_all_windows_of_its_own_steps_once_scaled_by_the_training_
             for start in range(begin, end - 26 + 1)
             for channel in range(3)
         }
-        rows, manifest = rows_of(tmp_path / "r" / part)
-        assert {*rows} == {"values"} and rows["values"].shape[1:] == (6, 4)
+        manifest, rows = (
+            records.Manifest.load(tmp_path / "r" / part),
+            decoded.read(tmp_path / "r" / part),
+        )
+        assert not {"observed", "continues_word"} & {*rows}
+        assert rows["values"].shape[1:] == (6, 4)
         assert len(rows["values"]) == manifest.num_examples == len(expected)
         assert {it.tobytes() for it in rows["values"]} == expected
     channels = manifest.statistics["channels"]
@@ -69,7 +60,10 @@ def test_empty_cells_are_not_observed_and_do_not_scale(tmp_path, series):
     gaps = {(at, 1) for at in range(30, 45)} | {(3, 0), (150, 2)}
     path = write_csv(tmp_path / "s.csv", series, gaps)
     build_series.build(options(path, tmp_path / "r", stride=7, scaling="standard"))
-    rows, manifest = rows_of(tmp_path / "r" / "train")
+    manifest, rows = (
+        records.Manifest.load(tmp_path / "r" / "train"),
+        decoded.read(tmp_path / "r" / "train"),
+    )
     seen = np.array([row for at, row in enumerate(series[:120, 1]) if (at, 1) not in gaps])
     np.testing.assert_allclose(manifest.statistics["channels"][1]["mean"], seen.mean())
     assert (rows["observed"] == 0).sum() > 20
@@ -82,9 +76,9 @@ def test_channels_together_are_groups_of_positions(tmp_path, series):
     build_series.build(
         options(path, tmp_path / "r", channels_together=True, channels="c,a", scaling="none")
     )
-    rows, _ = rows_of(tmp_path / "r" / "train")
+    rows = decoded.read(tmp_path / "r" / "train")
     assert rows["values"].shape[1:] == (12, 4)
-    assert (rows["groups"] == [0, 1, 1, 1, 1, 1] * 2).all()
+    assert (rows["continues_word"] == [0, 1, 1, 1, 1, 1] * 2).all()
     starts = {
         np.concatenate([series[at + 2 : at + 26, 2], series[at + 2 : at + 26, 0]])
         .astype(np.float32)
@@ -106,43 +100,31 @@ def test_the_same_input_gives_the_same_bytes_from_csv_and_npy(tmp_path, series):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("name", "content", "changes", "message"),
     [
-        ({"time_column": "day"}, "--time_column names 'day', which .* does not have: date, a"),
-        ({"channels": "a,note"}, "column 'note' of .* holds string; it must hold numbers"),
-        ({"parts": "300"}, r"--parts is '300', 300 rows; there are 200"),
-        ({"parts": "a lot"}, "--parts is 'a lot'; it must be up to 3 numbers"),
-        ({"patch": 40}, "--patch is 40, --window 26"),
-        ({"parts": "20,40"}, "there are no rows for .*train: give more data"),
+        ("s.csv", None, {"time_column": "day"}, "--time_column names 'day', .* have: date, a"),
+        ("s.csv", None, {"channels": "a,note"}, "column 'note' of .* holds string"),
+        ("s.csv", None, {"parts": "300"}, r"--parts is '300', 300 rows; there are 200"),
+        ("s.csv", None, {"parts": "a lot"}, "--parts is 'a lot'; it must be up to 3 numbers"),
+        ("s.csv", None, {"patch": 40}, "--patch is 40, --window 26"),
+        ("s.csv", None, {"parts": "20,40"}, "there are no rows for .*train: give more data"),
+        ("t.csv", b"date,a\n1,7\n2,7\n2,7\n", {}, "'date' of .* does not rise at row 3: sort"),
+        ("t.csv", b"date,a\n01.01.2020,7\n", {}, "'date' of .* holds string; times must be numb"),
+        ("t.csv", b"date,a\n", {}, "has no rows under its header, date, a"),
+        ("t.parquet", b"PAR1 no", {}, "t.parquet cannot be read as a table"),
+        ("none.csv", None, {}, "none.csv"),
+        ("o.npy", np.array([{}, 1]), {}, "o.npy cannot be read as an array"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, series, changes, message):
-    path = write_csv(tmp_path / "s.csv", series)
-    with pytest.raises(ValueError, match=message):
-        build_series.build(options(path, tmp_path / "r", **changes))
+def test_what_does_not_fit_is_named(tmp_path, series, name, content, changes, message):
+    write_csv(tmp_path / "s.csv", series)
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    elif content is not None:
+        np.save(tmp_path / name, content)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        build_series.build(options(str(tmp_path / name), tmp_path / "r", **changes))
     assert not (tmp_path / "r" / "train" / "manifest.json").exists()
-
-
-def test_times_that_do_not_rise_and_files_that_are_none_are_named(tmp_path, series):
-    path = write_csv(tmp_path / "s.csv", series)
-    lines = (tmp_path / "s.csv").read_text().splitlines()
-    (tmp_path / "s.csv").write_text("\n".join([*lines[:5], lines[3], *lines[5:]]))
-    with pytest.raises(ValueError, match="'date' of .* does not rise at row 5: sort the file"):
-        build_series.build(options(path, tmp_path / "r"))
-    (tmp_path / "s.csv").write_text("\n".join(lines).replace("2020-01-01", "01.01.2020"))
-    with pytest.raises(ValueError, match="'date' of .* holds string; times must be numbers, or"):
-        build_series.build(options(path, tmp_path / "r"))
-    (tmp_path / "s.csv").write_text(lines[0] + "\n")
-    with pytest.raises(ValueError, match="has no rows under its header, date, a, b, c, note"):
-        build_series.build(options(path, tmp_path / "r"))
-    (tmp_path / "s.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(ValueError, match="cannot be read as a table"):
-        build_series.build(options(str(tmp_path / "s.parquet"), tmp_path / "r"))
-    with pytest.raises(FileNotFoundError):
-        build_series.build(options(str(tmp_path / "none.csv"), tmp_path / "r"))
-    np.save(tmp_path / "o.npy", np.array([{}, 1]))
-    with pytest.raises(ValueError, match="o.npy cannot be read as an array"):
-        build_series.build(options(str(tmp_path / "o.npy"), tmp_path / "r"))
 
 
 def test_a_gap_in_time_is_warned_of_and_months_of_other_lengths_are_not(tmp_path, caplog):

@@ -27,10 +27,6 @@ def run(*arguments):
     return " ".join(values.get_help().split())
 
 
-def shards(directory):
-    return [path.read_bytes() for path in sorted(pathlib.Path(directory).glob("*tfrecord*"))]
-
-
 def read_backwards(path, reading, log):
     """Yields documents, a line each, whose letters stand in reversed order."""
     for number, line in enumerate(pathlib.Path(path).read_text().splitlines()):
@@ -62,7 +58,8 @@ def test_an_input_format_is_a_row(tmp_path, vocabulary_directory, capsys):
     common = [f"--vocabulary={vocabulary_directory}", "--num_shards=2"]
     for kind in ("txt", "sdrawkcab"):
         told = run(f"--input={tmp_path}/a.{kind}", f"--output={tmp_path}/{kind}", *common)
-    assert shards(tmp_path / "txt") == shards(tmp_path / "sdrawkcab") != []
+    one, other = (decoded.files(tmp_path / kind, "*tfrecord*") for kind in ("txt", "sdrawkcab"))
+    assert one == other != {}
     assert "letters in reversed order .sdrawkcab" in told
     assert "documents               30" in capsys.readouterr().out
     with pytest.raises(FileNotFoundError, match="letters in reversed order"):

@@ -4,18 +4,9 @@ import pytest
 from etils import epath
 
 from bertjax.files import directories
+from tests.files import test_output
 
 ADVICE = "give another --output"
-
-
-def files(directory):
-    return {path: path.read_text() for path in directory.rglob("*") if path.is_file()}
-
-
-def downloaded(directory):
-    (directory / ".git").mkdir(parents=True)
-    for name in ("manifest.json", "config.json", ".git/HEAD"):
-        (directory / name).write_text("{}")
 
 
 def test_a_directory_is_claimed_if_nothing_is_in_the_way_and_then_stays_claimed(tmp_path):
@@ -27,15 +18,15 @@ def test_a_directory_is_claimed_if_nothing_is_in_the_way_and_then_stays_claimed(
     (out / ".nfs000").touch()
     directories.claim(out, "run", ["config.json", "metrics.jsonl"], advice=ADVICE)
     assert (out / "log.txt").read_text() == "mine"
-    downloaded(tmp_path / "weights")
-    before = files(tmp_path)
+    test_output.downloaded(tmp_path / "weights")
+    before = test_output.files(tmp_path)
     for path, format, names in (
         (tmp_path / "weights", "run", ["config.json", "metrics.jsonl"]),
         (out, "vectors", []),
     ):
         with pytest.raises(directories.NotOursError, match=ADVICE):
             directories.claim(path, format, names, advice=ADVICE)
-    assert files(tmp_path) == before
+    assert test_output.files(tmp_path) == before
 
 
 def test_a_lock_excludes_others_and_outlives_the_removal_of_its_file(tmp_path):

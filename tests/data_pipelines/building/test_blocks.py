@@ -55,25 +55,19 @@ def test_digests_tell_apart_what_gives_other_tokens():
     assert blocks.digest(documents("half a surrogate pair \ud800"))
 
 
-def test_tokens_are_those_of_the_sentences(how, vocabulary):
-    texts = ["Kalo mi.\nRentus vor.", "Pesha.", "Dim gol ka.\nLo.\nMi."]
+def test_tokens_and_bytes_are_those_of_the_sentences(how, vocabulary, tmp_path):
+    texts = ["Kalo mi.\nRentus.", "привет \u00a0你", "half a pair \ud800"]
     made = blocks.tokenize(documents(*texts), how)
     sentences = [line for text in texts for line in text.split("\n")]
     encoded = [vocabulary.encode(sentence) for sentence in sentences]
     assert made.corpus.tokens.tolist() == [one for ids in encoded for one in ids]
-    lengths = [len(ids) for ids in encoded]
-    assert np.diff(made.corpus.sentence_starts).tolist() == lengths
-    assert made.corpus.document_starts.tolist() == [0, 2, 3, 6]
+    assert np.diff(made.corpus.sentence_starts).tolist() == [len(ids) for ids in encoded]
+    assert made.corpus.document_starts.tolist() == [0, 2, 3, 4]
     assert made.corpus.tokens.dtype == np.uint16
     statistics = made.tally.statistics()
-    assert (statistics["documents"], statistics["sentences"]) == (3, 6)
-    assert statistics["tokens"] == sum(lengths)
-
-
-def test_bytes_are_those_of_the_text_in_utf8(how, tmp_path):
-    texts = ["Kalo mi.\nRentus.", "привет \u00a0你", "half a pair \ud800"]
-    made = blocks.tokenize(documents(*texts), how)
-    assert made.tally.statistics()["bytes"] == 16 + (12 + 1 + 2 + 3) + (12 + 3)
+    assert (statistics["documents"], statistics["sentences"]) == (3, 4)
+    assert statistics["tokens"] == len(made.corpus.tokens)
+    assert statistics["bytes"] == 16 + (12 + 1 + 2 + 3) + (12 + 3)
     path = tmp_path / "integers.json"
     roles = {"pad_id": 25, "cls_id": 26, "sep_id": 27, "mask_id": 28}
     path.write_text(json.dumps({"vocab_size": 30, **roles}))
@@ -95,21 +89,6 @@ def test_sentences_and_documents_without_tokens_are_dropped_and_counted(how):
         empty = blocks.tokenize(documents(NOTHING, NOTHING), changed)
         assert empty.corpus.num_documents == empty.corpus.num_sentences == 0
         assert len(empty.corpus.tokens) == 0 and empty.tally.documents == 2
-
-
-def test_a_separator_ends_the_last_sentence_of_each_document(how, vocabulary):
-    block = documents("Kalo.\nMi.", NOTHING, "Vor.", "Pe.\nSha.\nDim.")
-    plain = blocks.tokenize(block, how)
-    made = blocks.tokenize(block, dataclasses.replace(how, separate_documents=True))
-    np.testing.assert_array_equal(made.corpus.document_starts, plain.corpus.document_starts)
-    is_separator = made.corpus.tokens == vocabulary.sep_id
-    ends = made.corpus.sentence_starts[made.corpus.document_starts[1:]]
-    np.testing.assert_array_equal(np.flatnonzero(is_separator), ends - 1)
-    np.testing.assert_array_equal(made.corpus.tokens[~is_separator], plain.corpus.tokens)
-    longer = np.diff(made.corpus.sentence_starts) - np.diff(plain.corpus.sentence_starts)
-    assert longer.tolist() == [0, 1, 1, 0, 0, 1]
-    # Separators are not text.
-    assert made.tally.statistics() == plain.tally.statistics()
 
 
 def test_a_vocabulary_that_changes_while_it_is_used_is_an_error(tmp_path, vocabulary_directory):

@@ -12,9 +12,9 @@ from hypothesis import strategies
 from bertjax.data import records
 from bertjax.tokenization import wordpiece
 from data_pipelines import build
-from data_pipelines.building import exact, options
+from data_pipelines.building import exact
 from tests import small_byte_bpe
-from tests.data_pipelines import conftest, decoded
+from tests.data_pipelines import conftest
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefgh"
@@ -253,26 +253,6 @@ def test_shuffles_and_draws_are_those_of_python(size, front, seed):
     assert items[:front] == expected[:front]
     assert exact.below(ours, size) == theirs.randrange(size)
     assert ours.getstate() == theirs.getstate()
-
-
-def test_the_program_deals_the_examples_to_the_shards_in_turn(
-    vocabulary, vocabulary_directory, tmp_path, text_file
-):
-    changes = {"dupe_factor": 3, "num_shards": 4, "algorithm": "exact", "do_whole_word_mask": True}
-    chosen = conftest.options(text_file, vocabulary_directory, tmp_path / "out", **changes)
-    manifest = build.build(chosen)
-    batch = decoded.read(tmp_path / "out")
-    expected = exact.batches([text_file], vocabulary, options.checked(chosen))
-    (whole,) = dataclasses.replace(expected, batch_size=10_000)
-    order = np.concatenate([np.arange(shard, len(whole["input_ids"]), 4) for shard in range(4)])
-    for name, values in batch.items():
-        np.testing.assert_array_equal(values, whole[name][order].reshape(values.shape))
-    assert manifest.statistics["documents"] == 120
-    masked = batch["masked_lm_ids"][batch["masked_lm_weights"] > 0]
-    counts = np.bincount(masked, minlength=vocabulary.vocab_size)
-    contents = records.open(tmp_path / "out").contents
-    np.testing.assert_array_equal(contents.token_counts, counts)
-    assert len(contents.documents.hashes) == 120
 
 
 def test_documents_are_known_by_the_hashes_that_the_fast_builder_gives_them(

@@ -11,7 +11,7 @@ from bertjax.files import atomic
 from data_pipelines import partial_output
 from data_pipelines.building import blocks, builders, fast, options, shards, store
 from data_pipelines.documents import sources
-from tests.data_pipelines import conftest
+from tests.data_pipelines import conftest, decoded
 
 NUM_SHARDS = 4
 
@@ -56,8 +56,7 @@ def build(text_file, vocabulary_directory, tmp_path):
 
 
 def files(output):
-    directory = pathlib.Path(f"{output}.partial") / "records"
-    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+    return decoded.files(f"{output}.partial/records")
 
 
 def stop_after(calls, function):

@@ -86,7 +86,7 @@ def text_of(ids):
 
 @pytest.mark.parametrize(
     ("mask", "pair_objective"),
-    [("none", "nsp"), ("token", "sop"), ("whole_word", "nsp"), ("ngram", "sop"), ("span", "nsp")],
+    [("none", "nsp"), ("token", "sop")],
 )
 def test_pairs_are_text_of_the_corpus_as_their_label_says(
     new_job, vocabulary, mask, pair_objective

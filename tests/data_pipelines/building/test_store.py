@@ -7,7 +7,7 @@ from data_pipelines.building import blocks, store
 from data_pipelines.documents import sources
 from data_pipelines.objectives import examples
 from data_pipelines.reports import statistics
-from tests.data_pipelines import conftest
+from tests.data_pipelines import conftest, decoded
 
 FILES = (store.TOKENS, store.SENTENCES, store.DOCUMENTS)
 
@@ -47,10 +47,6 @@ def filled(tmp_path, parts):
     for number, part in enumerate(parts):
         kept.append(f"digest {number}", tokenized(part))
     return kept
-
-
-def content(directory):
-    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
@@ -106,20 +102,20 @@ def test_forgetting_blocks_is_never_having_appended_them(tmp_path, filled, parts
         wanted.append(f"digest {number}", tokenized(part))
     filled.truncate(2)
     (tmp_path / "wanted").rename(tmp_path.parent / "wanted")
-    assert content(tmp_path) == content(tmp_path.parent / "wanted")
+    assert decoded.files(tmp_path) == decoded.files(tmp_path.parent / "wanted")
     filled.append("digest 2", tokenized(parts[3]))
     assert filled.block_documents() == (0, 7, 40, 60)
 
 
 def test_a_block_that_was_being_written_is_cut_off(tmp_path, filled):
-    before = content(tmp_path)
+    before = decoded.files(tmp_path)
     for name in FILES:
         with (tmp_path / name).open("ab") as file:
             file.write(b"half a block")
         with (tmp_path / store.JOURNAL_FILE).open("ab") as file:
             file.write(b'{"digest": "digest 4", "tokens": 99')
         reopened = store.Store(tmp_path, token_dtype=np.dtype(np.uint16))
-        assert content(tmp_path) == before
+        assert decoded.files(tmp_path) == before
         assert reopened.blocks == filled.blocks
 
 

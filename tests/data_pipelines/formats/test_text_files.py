@@ -1,5 +1,4 @@
 import itertools
-import random
 import tracemalloc
 
 import pytest
@@ -129,12 +128,8 @@ def test_another_encoding_is_an_error_before_anything_is_read_and_damaged_lines_
     path = tmp_path / "a.txt"
     for content, message in (
         ("café\n".encode("latin-1"), "too little text to tell; perhaps .* cp1252, which .*'café'"),
-        ("\n".join(["plain text"] * 100 + ["été"] * 20).encode("latin-1"), "looks like cp1252"),
-        ("text\n".encode("utf-16"), "looks like utf-16,.*--encoding=utf-16,"),
-        ("text\n".encode("utf-16-le"), "looks like utf-16-le"),
-        ("มนุษย์ทั้งหลาย\n".encode("utf-16-le"), "looks like utf-16-le"),
+        ("มนุษย์ทั้งหลาย\n".encode("utf-16-le"), "looks like utf-16-le.*--encoding=utf-16-le,"),
         (bytes(100), "random bytes or other binary data"),
-        (random.Random(0).randbytes(5000), "random bytes or other binary data"),
         ("Все люди рождаются свободными\n".encode("koi8-r") * 20_000, "looks like koi8-r, which"),
     ):
         path.write_bytes(content)

@@ -75,18 +75,6 @@ def test_pieces_of_sentencepiece_are_joined():
     assert str(report.decoded_row(row, MANIFEST, vocabulary)).endswith("| play«ing» \u2581")
 
 
-def test_the_first_examples_of_a_directory_are_decoded(tmp_path):
-    directory = small_records.write(tmp_path / "made")
-    manifest = records.Manifest.load(directory)
-    found = list(report.decoded(directory, manifest, small_records.vocabulary(), 3))
-    batch = next(report.read_batches(directory / manifest.shards[0].file, manifest, 3))
-    assert [one.label for one in found] == [
-        ("next", "random")[label] for label in batch["next_sentence_labels"]
-    ]
-    assert all(str(one).count("«") == batch["masked_lm_weights"][0].sum() for one in found)
-    assert list(report.decoded(directory, manifest, small_records.vocabulary(), 0)) == []
-
-
 def test_the_report_says_each_figure_with_its_unit_and_the_warnings_last():
     statistics = {
         "documents": 1200,
