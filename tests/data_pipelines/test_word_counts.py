@@ -1,4 +1,4 @@
-"""What records hold if asked: the words that begin in each row, and where sentences end."""
+"""Records hold, if asked, the words that begin in each row and where sentences end."""
 
 import numpy as np
 import pytest
