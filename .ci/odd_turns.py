@@ -57,7 +57,7 @@ MOST = {
     "nobody (no caller, no one)": 3,
     "no + noun as predicate (is not a)": 1,
     "those of, that of (the noun again)": 208,
-    "what is (a noun)": 156,
+    "what is (a noun)": 155,
     "too at the end (also, as well)": 40,
     "begins, of a run or a model (starts)": 62,
     "strangers, heeds, readings, outline, settle (the field's words)": 2,

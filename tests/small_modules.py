@@ -30,3 +30,11 @@ def made(build, *arguments, seed=0, **options):
 def _outline(build, arguments, options):
     module = nnx.eval_shape(lambda: build(*arguments, rngs=nnx.Rngs(0), **dict(options)))
     return parameters.split(module)
+
+
+def run(function, model, batch):
+    """`function(model, batch)`, compiled as one program."""
+    graphdef, params = nnx.split(model)
+    return jax.jit(lambda params, batch: function(nnx.merge(graphdef, params), batch))(
+        params, batch
+    )

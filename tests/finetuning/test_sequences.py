@@ -1,5 +1,6 @@
 """Texts from texts: rows, losses, files, scores, and a training from an encoder's weights."""
 
+import dataclasses
 import json
 import types
 
@@ -7,9 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sacrebleu
 import scipy.special
-from rouge_score import rouge_scorer
 
 import bertjax
 from bertjax import config as config_lib
@@ -20,7 +19,7 @@ from bertjax.finetuning import sequences
 from bertjax.models import decoder, generation, parameters
 from bertjax.scores import generated
 from bertjax.training import config_faults
-from tests import small_datasets, small_modules, small_records
+from tests import conftest, small_datasets, small_modules, small_records
 
 PAIRS = [("w1 w2 w3", "w2 w1"), ("w4", "w5 w6 w7 w8 w9"), ("w7 w8", "w8")]
 
@@ -54,13 +53,11 @@ def test_a_decoder_reads_the_start_and_the_target_and_predicts_what_follows(tmp_
     assert reader.decided["target_specials"] == (known.cls_id, known.sep_id, known.pad_id)
 
 
-@pytest.fixture(scope="module")
-def learnt():
-    """A task, a model and a batch whose second row counts for nothing."""
-    from tests import conftest
-
+def test_the_loss_has_a_share_of_the_uniform_distribution_and_its_gradient():
+    """The mean over tokens in float64; the second row counts for nothing."""
     search = generation.Search(1, 2, max_length=4)
-    task = sequences.Sequences(conftest.TINY, search, label_smoothing=0.1)
+    sizes = dataclasses.replace(conftest.TINY, num_hidden_layers=1)
+    task = sequences.Sequences(sizes, search, label_smoothing=0.1)
     rng = np.random.default_rng(0)
     labels = np.array([[5, 6, 2, -1], [7, 2, -1, -1], [8, 9, 10, 2]], np.int32)
     batch = {
@@ -70,47 +67,37 @@ def learnt():
         "labels": jnp.asarray(labels),
         "example_weights": jnp.asarray([1.0, 0.0, 1.0]),
     }
-    return task, small_modules.made(task.init), batch
+    graphdef, params = parameters.split(small_modules.made(task.init))
 
+    def ours(params, batch):
+        model = parameters.merge(graphdef, params)
+        means = task.loss(model, batch, key=None)["loss"]
+        return means.total, (means, task.evaluate(model, batch)["loss"])
 
-def test_the_loss_is_the_mean_over_tokens_with_a_share_of_the_uniform_distribution(learnt):
-    task, model, batch = learnt
-    mask = (batch["labels"] >= 0).astype(jnp.int32)
-    logits = np.asarray(model({**batch, "target_mask": mask}), np.float64)
-    shares = scipy.special.log_softmax(logits, axis=-1)
+    def formula(params, batch):
+        mask = (batch["labels"] >= 0).astype(jnp.int32)
+        logits = parameters.merge(graphdef, params)({**batch, "target_mask": mask})
+        smooth = 0.9 * jax.nn.one_hot(labels, logits.shape[-1]) + 0.1 / logits.shape[-1]
+        weights = (mask * batch["example_weights"][:, None])[..., None]
+        return -(smooth * jax.nn.log_softmax(logits) * weights).sum(), logits
+
+    @jax.jit
+    def both(params, batch):
+        return [jax.grad(it, has_aux=True)(params, batch) for it in (ours, formula)]
+
+    (gradient, (mean, scored)), (expected_gradient, logits) = both(params, batch)
+    shares = scipy.special.log_softmax(np.asarray(logits, np.float64), axis=-1)
     expected, plain, weight = 0.0, 0.0, 0
     for row in (0, 2):
-        for at, label in enumerate(np.asarray(batch["labels"])[row]):
+        for at, label in enumerate(labels[row]):
             if label >= 0:
                 plain -= shares[row, at, label]
                 expected -= 0.9 * shares[row, at, label] + 0.1 * shares[row, at].mean()
                 weight += 1
-    means = task.loss(model, batch, key=None)
-    np.testing.assert_allclose(means["loss"].total, expected, rtol=1e-5)
-    assert means["loss"].weight == weight == task.weights(batch)["loss"]
-    np.testing.assert_allclose(task.evaluate(model, batch)["loss"].total, plain, rtol=1e-5)
-
-
-def test_smoothing_has_the_gradient_of_its_formula(learnt):
-    task, model, batch = learnt
-    graphdef, params = parameters.split(model)
-
-    def ours(params):
-        return task.loss(parameters.merge(graphdef, params), batch, key=None)["loss"].total
-
-    def formula(params):
-        mask = (batch["labels"] >= 0).astype(jnp.int32)
-        logits = parameters.merge(graphdef, params)({**batch, "target_mask": mask})
-        labels = jax.nn.one_hot(batch["labels"], logits.shape[-1])
-        smooth = 0.9 * labels + 0.1 / logits.shape[-1]
-        weights = (mask * batch["example_weights"][:, None])[..., None]
-        return -(smooth * jax.nn.log_softmax(logits) * weights).sum()
-
-    for one, other in zip(
-        jax.tree.leaves(jax.grad(ours)(params)),
-        jax.tree.leaves(jax.grad(formula)(params)),
-        strict=True,
-    ):
+    np.testing.assert_allclose(mean.total, expected, rtol=1e-5)
+    assert mean.weight == weight == task.weights(batch)["loss"]
+    np.testing.assert_allclose(scored.total, plain, rtol=1e-5)
+    for one, other in zip(*map(jax.tree.leaves, (gradient, expected_gradient)), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
@@ -121,27 +108,24 @@ def test_two_files_of_lines_are_pairs(tmp_path):
     reader = reader_of(tmp_path, train_file=f"{sources},{targets}")
     texts = [example.texts for example in reader.examples("train")]
     assert texts == [("w1 \u2028 w2", "w2"), ("w3", "w4")]
-    targets.write_text("w2\n\n")
-    with pytest.raises(ValueError, match=r"a\.fr:2: the line is empty"):
-        reader_of(tmp_path, train_file=f"{sources},{targets}").examples("train")
-    targets.write_text("w2\n")
-    with pytest.raises(ValueError, match=r"a\.en has 2 lines and .*a\.fr 1;"):
-        reader_of(tmp_path, train_file=f"{sources},{targets}").examples("train")
-    targets.write_bytes(b"w2\n\xe9\n")
-    with pytest.raises(ValueError, match=r"a\.fr:2: it is not UTF-8"):
-        reader_of(tmp_path, train_file=f"{sources},{targets}").examples("train")
-    with pytest.raises(ValueError, match="names 3 files"):
-        reader_of(tmp_path, train_file=f"{sources},{targets},c").examples("train")
-
-
-def test_a_table_without_the_column_of_targets_is_refused(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("text,label\nw1,w2\n")
-    with pytest.raises(ValueError, match="target"):
-        reader_of(tmp_path, train_file=str(path)).examples("train")
+    for target, more, fault in (
+        (b"w2\n\n", "", r"a\.fr:2: the line is empty"),
+        (b"w2\n", "", r"a\.en has 2 lines and .*a\.fr 1;"),
+        (b"w2\n\xe9\n", "", r"a\.fr:2: it is not UTF-8"),
+        (b"w2\n", ",c", "names 3 files"),
+    ):
+        targets.write_bytes(target)
+        with pytest.raises(ValueError, match=fault):
+            reader_of(tmp_path, train_file=f"{sources},{targets}{more}").examples("train")
+    (tmp_path / "a.csv").write_text("text,label\nw1,w2\n")
+    with pytest.raises(ValueError, match="there is no column 'target'"):
+        reader_of(tmp_path, train_file=str(tmp_path / "a.csv")).examples("train")
 
 
 def test_scores_are_those_of_their_packages():
+    import sacrebleu
+    from rouge_score import rouge_scorer
+
     predictions = ["the cat sat on the mat", "a dog", "running fast"]
     references = ["the cat sat on a mat", "a dog", "he runs fast"]
     found = {name: of(predictions, references) for name, of in generated.SCORES.items()}

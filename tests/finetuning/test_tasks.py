@@ -107,14 +107,16 @@ def make_learner(task, *, accumulation_steps=1):
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """A task with its compiled functions, which the tests share: compiling is what takes time."""
+    """A task with its compiled functions, which the tests share: compiling is what takes time.
+
+    `run` returns predictions, means and gradients of a batch, `evaluate` only the means.
+    """
 
     task: base.FinetuningTask
-    learner: state.Learner
     params: parameters.Params
-    evaluate: Callable
-    gradients: Callable
     predict: Callable
+    evaluate: Callable
+    run: Callable
 
 
 @functools.cache
@@ -128,8 +130,10 @@ def make(name):
     def evaluated(params, batch):
         return task.evaluate(parameters.merge(learner.graphdef, params), batch)
 
-    def gradients(params, batch):
-        return learner._gradients(params, batch, jax.random.key(0))[0]
+    def run(params, batch):
+        unlabelled = {key: batch[key] for key in ("input_ids", "input_mask", "segment_ids")}
+        gradient = learner._gradients(params, batch, jax.random.key(0))[0]
+        return predict(params, unlabelled), evaluated(params, batch), gradient
 
     # Away from the start, where all logits are nearly equal, B is 0, and no fault would show.
     rng = np.random.default_rng(0)
@@ -139,7 +143,7 @@ def make(name):
         return jnp.asarray(rng.normal(mean, 0.08, leaf.shape), jnp.float32)
 
     params = jax.tree_util.tree_map_with_path(draw, jax.eval_shape(learner.init).params)
-    return Made(task, learner, params, *map(jax.jit, (evaluated, gradients, predict)))
+    return Made(task, params, predict, *map(jax.jit, (evaluated, run)))
 
 
 def logits_of(predicted):
@@ -183,16 +187,14 @@ def test_the_loss_is_the_formula_of_the_paper(name):
     made = make(name)
     task = made.task.task if isinstance(made.task, wrapped_tasks.LowRank) else made.task
     batch = make_batch(task)
-    inputs = {key: batch[key] for key in ("input_ids", "input_mask", "segment_ids")}
-    predicted = made.predict(made.params, inputs)
+    predicted, means, _ = made.run(made.params, batch)
     assert {rows.shape[0] for rows in predicted.values()} == {ROWS}
     if "start_logits" in predicted:
         for logits in predicted.values():
             assert (logits[batch["input_mask"] == 0] == jnp.finfo(jnp.float32).min).all()
             assert (logits[batch["input_mask"] != 0] > -1000).all()
     wanted = reference_loss(task, logits_of(predicted), batch)
-    loss = made.evaluate(made.params, batch)["loss"].value()
-    np.testing.assert_allclose(loss, wanted, rtol=1e-5)
+    np.testing.assert_allclose(means["loss"].value(), wanted, rtol=1e-5)
 
 
 def assert_same_means(left, right):
@@ -205,17 +207,15 @@ def test_padding_changes_nothing(name):
     made = make(name)
     batch = make_batch(made.task)
     is_real = batch["input_mask"] != 0
-    other = batch | {
+    longer = batch | {
         "input_ids": jnp.where(is_real, batch["input_ids"], 7),
         "segment_ids": jnp.where(is_real, batch["segment_ids"], 1),
     }
-    longer = dict(batch)
-    for key, values in batch.items():
+    for key, values in longer.items():
         if values.shape[-1] == LENGTH:
             wider = [(0, 0)] * (values.ndim - 1) + [(0, 5)]
             longer[key] = jnp.pad(values, wider, constant_values=-1 if key == "labels" else 0)
-    means = made.evaluate(made.params, batch)
-    assert_same_means(means, made.evaluate(made.params, other))
+    _, means, _ = made.run(made.params, batch)
     assert_same_means(means, made.evaluate(made.params, longer))
 
 
@@ -227,12 +227,16 @@ def test_rows_of_weight_zero_count_for_nothing(name):
     filler["input_mask"] = filler["input_mask"].at[-1].set(0)  # not even [CLS] is there
     mixed = {key: jnp.concatenate([batch[key][:10], filler[key][10:]]) for key in batch}
     mixed["example_weights"] = batch["example_weights"]
-    means = made.evaluate(made.params, batch)
-    assert_same_means(means, made.evaluate(made.params, mixed))
+    _, means, gradient = made.run(made.params, batch)
+    _, of_mixed, mixed_gradient = made.run(made.params, mixed)
+    assert_same_means(means, of_mixed)
     weights = made.task.weights({key: batch[key] for key in batch if key != "input_ids"})
     assert weights == {key: mean.weight for key, mean in means.items()}  # from the batch alone
-    gradients = [made.gradients(made.params, rows) for rows in (batch, mixed)]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *gradients)
+    assert_close(gradient, mixed_gradient)
+
+
+def assert_close(left, right):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), left, right)
 
 
 @pytest.mark.parametrize("name", ["tags", "spans"])
@@ -242,17 +246,13 @@ def test_unequal_micro_batches_equal_one_batch(name):
     batch["example_weights"] = (jnp.arange(ROWS) < 10).astype(jnp.float32)
     parts = make_learner(made.task, accumulation_steps=4)
     gradient, _ = jax.jit(parts._gradients)(made.params, batch, jax.random.key(0))
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-        gradient,
-        made.gradients(made.params, batch),
-    )
+    assert_close(gradient, made.run(made.params, batch)[2])
 
 
 @every_task
 def test_what_is_frozen_gets_no_gradient_and_all_else_does(name):
     made = make(name)
-    gradient = made.gradients(made.params, make_batch(made.task))
+    _, _, gradient = made.run(made.params, make_batch(made.task))
     for path, leaf in parameters.flat(gradient).items():
         is_frozen = any(re.fullmatch(pattern, path) for pattern in made.task.frozen)
         # A key's bias adds the same to all scores of a query, and the softmax does not see it; nor

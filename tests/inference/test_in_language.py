@@ -104,29 +104,33 @@ def test_translations_are_read_each_in_its_language(directory, tmp_path):
 def test_a_directory_of_vectors_is_of_one_language(directory, tmp_path):
     model = inference.load(directory / "masked_lm")
     lines, options = [*text_lines.numbered(iter(TEXTS))], encoding.options_for(model)
-    for name in ("fr", "fr", "de"):
+
+    def write(name):
         of_name = inference.in_language(model, name)
-        if name == "de":
-            with pytest.raises(ValueError, match="language 'fr' there, 'de' now"):
-                vector_files.write(of_name, lines, tmp_path / "out", options, inputs={})
-        else:
-            vector_files.write(of_name, lines, tmp_path / "out", options, inputs={})
+        vector_files.write(of_name, lines, tmp_path / "out", options, inputs={})
+
+    write("fr")
+    write("fr")
+    with pytest.raises(ValueError, match="language 'fr' there, 'de' now"):
+        write("de")
 
 
-WRONG = (
-    ("masked_lm", (), "--language is not given, but .* one of de, eo, fr"),
-    ("masked_lm", ("--language=xx",), "--language is 'xx', but .* one of de, eo, fr"),
-    ("plain", ("--language=fr",), "--language is 'fr', but the model has no embeddings of lang"),
-)
+WRONG = [
+    ("encode", "masked_lm", "--language=xx", "--language is 'xx', but .* one of de, eo, fr"),
+    ("score", "plain", "--language=fr", "--language is 'fr', but the model has no embeddings"),
+    ("fill_mask", "masked_lm", "w1 [MASK]", "--language is not given, but .* one of de, eo, fr"),
+    ("evaluate", "masked_lm", "--pairs={pairs}", "--language is not given"),
+]
 
 
-@pytest.mark.parametrize("program", ["encode", "score", "fill_mask", "evaluate"])
-@pytest.mark.parametrize(("model", "given", "told"), WRONG)
-def test_a_wrong_language_is_an_error_of_one_line(directory, tmp_path, program, model, given, told):
-    (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "w1", "sentence_bad": "w2"}\n')
-    own = {"fill_mask": ("w1 [MASK]",), "evaluate": (f"--pairs={tmp_path / 'pairs.jsonl'}",)}
-    where = (f"--checkpoint={directory / model}", *given, *own.get(program, ()))
-    ended = programs.run(f"bertjax.{program}", *where, lines=() if program in own else TEXTS)
+@pytest.mark.parametrize(("program", "model", "argument", "told"), WRONG)
+def test_a_wrong_language_is_an_error_of_one_line(
+    directory, tmp_path, program, model, argument, told
+):
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"sentence_good": "w1", "sentence_bad": "w2"}\n')
+    where = (f"--checkpoint={directory / model}", argument.format(pairs=pairs))
+    ended = programs.run(f"bertjax.{program}", *where, lines=TEXTS)
     assert not ended.output
     assert re.search(told, ended.error), ended.error
 

@@ -8,7 +8,6 @@ import shutil
 import tracemalloc
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 import bertjax
@@ -53,6 +52,8 @@ def contents(directory):
 
 def stored(directory):
     """The vectors [texts, size] and the columns of the lines, as any reader gets them."""
+    import pyarrow.parquet as pq
+
     files = sorted(directory.glob("vectors-*.npy"))
     tables = [pq.read_table(path) for path in sorted(directory.glob("vectors-*.parquet"))]
     columns = {

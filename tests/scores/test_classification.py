@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-import sklearn.exceptions
-import sklearn.metrics
 
 from bertjax.scores import classification
 
@@ -19,6 +17,8 @@ def classes(seed, count):
 
 
 def test_scores_of_several_labels_are_those_of_scikit_learn():
+    import sklearn.metrics
+
     for seed in range(30):
         rng = np.random.default_rng(seed)
         shape = (rng.integers(1, 20), rng.integers(1, 6))
@@ -49,6 +49,8 @@ def test_what_is_no_labels_is_not_scored():
 @pytest.mark.filterwarnings("ignore:A single label was found")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
 def test_scores_of_classes_are_those_of_scikit_learn():
+    import sklearn.metrics
+
     pairs = [classes(seed, count) for count in (1, 2, 3, 7) for seed in range(20)]
     # Without positives, with constant predictions and with constant labels.
     pairs += [([0, 0, 0], [0, 0, 0]), ([0, 0, 0], [1, 0, 0]), ([1, 0, 0], [0, 0, 0])]

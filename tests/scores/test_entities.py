@@ -149,17 +149,13 @@ def test_a_type_that_is_only_predicted_is_counted_and_nothing_scores_zero():
     assert (nothing.accuracy, nothing.overall.f1, nothing.by_type) == (0.0, 0.0, {})
 
 
-def test_tags_of_no_scheme_are_refused():
-    with pytest.raises(ValueError, match=r"'PER' \(word 1\), 'o' \(word 2\), 'O-X' \(word 3\);"):
-        entities.extract(["B-X", "PER", "o", "O-X"])
-    with pytest.raises(ValueError, match=r"'x' \(word 9\) and 2 more"):
-        entities.extract(["x"] * 12)
-    with pytest.raises(ValueError, match=r"sentence 1: unknown tags ''"):
-        entities.score([["O"], ["O"]], [["O"], [""]])
-
-
-def test_sentences_and_words_must_be_equally_many():
-    with pytest.raises(ValueError, match="predicted tags is 1; it must be 2"):
-        entities.score([["O"], ["O"]], [["O"]])
-    with pytest.raises(ValueError, match="sentence 1 has 2 gold and 1 predicted"):
-        entities.score([["O"], ["O", "O"]], [["O"], ["O"]])
+def test_tags_of_no_scheme_and_other_numbers_of_sentences_or_words_are_refused():
+    for gold, predicted, fault in (
+        ([["O"] * 4], [["B-X", "PER", "o", "O-X"]], r"'PER' \(word 1\), 'o' .*, 'O-X' \(word 3\);"),
+        ([["O"] * 12], [["x"] * 12], r"'x' \(word 9\) and 2 more"),
+        ([["O"], ["O"]], [["O"], [""]], "sentence 1: unknown tags ''"),
+        ([["O"], ["O"]], [["O"]], "predicted tags is 1; it must be 2"),
+        ([["O"], ["O", "O"]], [["O"], ["O"]], "sentence 1 has 2 gold and 1 predicted"),
+    ):
+        with pytest.raises(ValueError, match=fault):
+            entities.score(gold, predicted)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn import linear_model
 
 from bertjax.scores import probe
 
@@ -10,12 +9,13 @@ from bertjax.scores import probe
 def make(classes=3, count=90, width=6, noise=1.5, seed=0):
     rng = np.random.default_rng(seed)
     numbers = rng.integers(0, classes, count)
-    return rng.normal(size=(classes, width))[numbers] + noise * rng.normal(
-        size=(count, width)
-    ), numbers
+    centers = rng.normal(size=(classes, width))
+    return centers[numbers] + noise * rng.normal(size=(count, width)), numbers
 
 
 def test_shares_of_the_classes_are_scikit_learns():
+    from sklearn import linear_model
+
     for classes in (2, 3, 5):
         vectors, numbers = make(classes)
         weights = probe.fit(vectors, numbers, classes=classes)

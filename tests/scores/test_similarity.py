@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import stats
-from scipy.spatial import distance
 
 from bertjax.scores import similarity
 
@@ -13,6 +11,9 @@ def vectors(rows, seed, width=5):
 
 
 def test_cosines_and_their_correlations_are_scipys_with_ties():
+    from scipy import stats
+    from scipy.spatial import distance
+
     first, second = vectors(40, 0), vectors(40, 9)
     second[3:6], first[3:6] = second[2], first[2]
     right = np.random.default_rng(0).integers(0, 6, 40) / 5

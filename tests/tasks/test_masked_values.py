@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from bertjax import models, recipes
 from bertjax.data import value_masking
 from bertjax.models import values
 from bertjax.tasks import masked_values
+from tests import small_modules
 
 SIZES = {
     **{"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "type_vocab_size": 0},
@@ -53,32 +53,35 @@ def cells(seed=0):
     }
 
 
-def made(task, batch, seed=0):
-    model = task.init(nnx.Rngs(seed))
-    return model, jax.tree.map(jnp.asarray, batch)
+def made(task, batch):
+    return small_modules.made(task.init), jax.tree.map(jnp.asarray, batch)
 
 
-@pytest.mark.parametrize("config", [PATCHES, COLUMNS], ids=["patches", "columns"])
-def test_a_value_that_was_not_observed_or_is_hidden_changes_nothing(config):
-    task = masked_values.MaskedValues(config)
-    batch = patches() if config is PATCHES else cells()
+@pytest.mark.parametrize(
+    ("config", "hidden_input"), [(PATCHES, "vector"), (PATCHES, "zeros"), (COLUMNS, "vector")]
+)
+def test_a_value_that_was_not_observed_or_is_hidden_changes_nothing(config, hidden_input):
+    task = masked_values.MaskedValues(dataclasses.replace(config, hidden_input=hidden_input))
+    model, batch = made(task, patches() if config is PATCHES else cells())
     unread = (batch["observed"] == 0) | (batch["hidden"][:, :, None] != 0)
-    for hidden_input in ("vector", "zeros")[: 2 if config is PATCHES else 1]:
-        changed = dataclasses.replace(task.encoder, hidden_input=hidden_input)
-        model = masked_values.MaskedValues(changed).init(nnx.Rngs(0))
-        states = [
-            model.encoder(jax.tree.map(jnp.asarray, batch | {"values": shown}))
-            for shown in (batch["values"], np.where(unread, 2, batch["values"]).astype(np.float32))
-        ]
-        np.testing.assert_array_equal(*states)
-        seen = np.where(unread, batch["values"], batch["values"] + 1).astype(np.float32)
-        other = model.encoder(jax.tree.map(jnp.asarray, batch | {"values": seen}))
-        assert np.abs(other - states[0]).max() > 1e-3
+    values = batch["values"]
+
+    def states(model, batch):
+        shown = (values, jnp.where(unread, 2, values), jnp.where(unread, values, values + 1))
+        return [model.encoder(batch | {"values": it}) for it in shown]
+
+    plain, of_unread, of_seen = small_modules.run(states, model, batch)
+    np.testing.assert_array_equal(of_unread, plain)
+    assert np.abs(of_seen - plain).max() > 1e-3
 
 
-@pytest.mark.parametrize("normalized_rows", [False, True])
-@pytest.mark.parametrize("normalized_patches", [False, True])
-@pytest.mark.parametrize("error", masked_values.ERRORS)
+@pytest.mark.parametrize(
+    ("error", "normalized_rows", "normalized_patches"),
+    [
+        *(("squared", False, False), ("squared", True, True)),
+        *(("absolute", True, False), ("huber", False, True)),
+    ],
+)
 def test_the_loss_of_patches_is_the_mean_over_what_was_hidden_and_observed(
     error, normalized_rows, normalized_patches
 ):
@@ -86,7 +89,12 @@ def test_the_loss_of_patches_is_the_mean_over_what_was_hidden_and_observed(
     task = masked_values.MaskedValues(config, error=error, normalized_patches=normalized_patches)
     batch = patches()
     model, ours = made(task, batch)
-    predicted = np.asarray(model.value_head(model.encoder(ours)), np.float64)
+
+    def outputs(model, batch):
+        return model.value_head(model.encoder(batch)), task.loss(model, batch, key=None)
+
+    predicted, means = small_modules.run(outputs, model, ours)
+    predicted = np.asarray(predicted, np.float64)
     target = batch["values"].astype(np.float64)
     if normalized_rows:
         seen = np.ma.masked_array(target, batch["observed"] == 0)
@@ -102,7 +110,6 @@ def test_the_loss_of_patches_is_the_mean_over_what_was_hidden_and_observed(
         "huber": np.where(np.abs(off) < 1, off**2 / 2, np.abs(off) - 0.5),
     }
     counted = (batch["observed"] * batch["hidden"][:, :, None] != 0)[:4]
-    means = task.loss(model, ours, key=None)
     np.testing.assert_allclose(
         means["value_loss"].value(), by_name[error][:4][counted].mean(), rtol=1e-4
     )
@@ -113,7 +120,13 @@ def test_the_loss_of_patches_is_the_mean_over_what_was_hidden_and_observed(
 def test_numbers_and_categories_of_columns_have_a_loss_each():
     task, batch = masked_values.MaskedValues(COLUMNS), cells()
     model, ours = made(task, batch)
-    outputs = [np.asarray(it, np.float64) for it in model.column_head(model.encoder(ours))]
+
+    def losses(model, batch):
+        heads = model.column_head(model.encoder(batch))
+        return heads, task.loss(model, batch, key=None), task.evaluate(model, batch)
+
+    heads, means, scores = small_modules.run(losses, model, ours)
+    outputs = [np.asarray(it, np.float64) for it in heads]
     counted = (batch["observed"][:, :, 0] * batch["hidden"] != 0)[:4]
     squares, entropies = [], []
     for at, count in enumerate(COLUMNS.columns):
@@ -123,11 +136,15 @@ def test_numbers_and_categories_of_columns_have_a_loss_each():
                 entropies.append(np.log(np.exp(output).sum()) - output[int(value)])
             else:
                 squares.append((output[0] - value) ** 2)
-    means = task.loss(model, ours, key=None)
     np.testing.assert_allclose(means["value_loss"].value(), np.mean(squares), rtol=1e-5)
     np.testing.assert_allclose(means["category_loss"].value(), np.mean(entropies), rtol=1e-5)
     weights = {name: float(it) for name, it in task.weights(ours).items()}
     assert weights == {"value_loss": len(squares), "category_loss": len(entropies)}
+    # The accuracy of the most frequent category is logged next to the model's.
+    is_most = [
+        batch["values"][row, at, 0] == 1 for at in (1, 3) for row in np.flatnonzero(counted[:, at])
+    ]
+    assert scores["most_frequent_accuracy"].value() == pytest.approx(np.mean(is_most))
 
 
 def of_row(values, shown, place):
@@ -146,7 +163,12 @@ def test_baselines_are_the_mean_the_last_value_and_the_line_of_what_is_shown(nor
     config = dataclasses.replace(PATCHES, normalized_rows=normalized_rows)
     task, batch = masked_values.MaskedValues(config), patches(seed=4)
     model, ours = made(task, batch)
-    targets = np.asarray(model.encoder.embeddings.targets(ours), np.float64).reshape(ROWS, -1)
+
+    def targets_and_means(model, batch):
+        return model.encoder.embeddings.targets(batch), task.evaluate(model, batch)
+
+    targets, means = small_modules.run(targets_and_means, model, ours)
+    targets = np.asarray(targets, np.float64).reshape(ROWS, -1)
     shown = (batch["observed"] * (batch["hidden"] == 0)[:, :, None] != 0).reshape(ROWS, -1)
     counted = (batch["observed"] * batch["hidden"][:, :, None] != 0).reshape(ROWS, -1)
     errors = [
@@ -154,7 +176,6 @@ def test_baselines_are_the_mean_the_last_value_and_the_line_of_what_is_shown(nor
         for row in range(4) for place in np.flatnonzero(counted[row])
     ]  # fmt: skip
     expected = np.mean(np.square(errors), axis=0)
-    means = task.evaluate(model, ours)
     names = ("mean_loss", "last_value_loss", "interpolation_loss")
     np.testing.assert_allclose([means[it].value() for it in names], expected, rtol=1e-4)
 
@@ -162,26 +183,14 @@ def test_baselines_are_the_mean_the_last_value_and_the_line_of_what_is_shown(nor
 def test_a_row_that_shows_nothing_has_finite_baselines_and_images_have_no_order():
     task, batch = masked_values.MaskedValues(PATCHES), patches()
     batch["hidden"][0] = 1
-    model, ours = made(task, batch)
-    means = task.evaluate(model, ours)
+    means = small_modules.run(task.evaluate, *made(task, batch))
     assert all(np.isfinite(it.value()) for it in means.values())
-    grid = dataclasses.replace(PATCHES, position_embedding="sines_of_grid")
-    ours = {name: it[:, :5] if it.ndim > 1 else it for name, it in ours.items()}
-    means = masked_values.MaskedValues(grid).evaluate(masked_values.MaskedValues(grid).init(
-        nnx.Rngs(0)), ours)  # fmt: skip
+    task = masked_values.MaskedValues(
+        dataclasses.replace(PATCHES, position_embedding="sines_of_grid")
+    )
+    squares = {name: it[:, :5] if it.ndim > 1 else it for name, it in batch.items()}
+    means = jax.eval_shape(task.evaluate, *made(task, squares))
     assert "mean_loss" in means and "last_value_loss" not in means
-
-
-def test_the_most_frequent_category_is_scored_beside_the_predicted_one():
-    task, batch = masked_values.MaskedValues(COLUMNS), cells()
-    model, ours = made(task, batch)
-    counted = (batch["observed"][:, :, 0] * batch["hidden"] != 0)[:4]
-    is_most = [
-        batch["values"][row, at, 0] == 1
-        for at in (1, 3) for row in np.flatnonzero(counted[:, at])
-    ]  # fmt: skip
-    means = task.evaluate(model, ours)
-    assert means["most_frequent_accuracy"].value() == pytest.approx(np.mean(is_most))
 
 
 def test_the_chance_of_a_loss_is_that_of_no_model():
@@ -200,15 +209,17 @@ def test_only_cells_whose_value_changed_count_as_replaced():
     hidden = batch["hidden"][:, :, None] != 0
     shown[hidden] = np.roll(shown, 1, axis=0)[hidden]
     batch["shown_values"] = shown
-    model, ours = made(task, batch)
-    logits = np.concatenate(
-        [np.asarray(it, np.float64) for it in model.replaced_head(model.encoder(ours))], axis=1
-    )[:4]
+
+    def outputs(model, batch):
+        heads = jnp.concatenate(model.replaced_head(model.encoder(batch)), axis=1)
+        return heads, task.loss(model, batch, key=None)
+
+    logits, means = small_modules.run(outputs, *made(task, batch))
+    logits = np.asarray(logits, np.float64)[:4]
     changed = (shown != batch["values"])[:4, :, 0]
     assert 0 < changed.sum() < hidden[:4].sum()  # some are replaced by an equal one
     losses = np.log1p(np.exp(np.where(changed, -logits, logits)))
     seen = batch["observed"][:4, :, 0] != 0
-    means = task.loss(model, ours, key=None)
     np.testing.assert_allclose(means["replaced_loss"].value(), losses[seen].mean(), rtol=1e-5)
 
 

@@ -10,8 +10,6 @@ from flax import nnx
 
 from bertjax.models import visibility
 from bertjax.tasks import base, next_token
-from bertjax.training import config_faults
-from configs import left_to_right_base
 from tests import small_modules
 from tests.conftest import TINY
 
@@ -106,19 +104,3 @@ def test_padding_gets_no_gradient(task, model, batch):
     assert float(jnp.abs(gradient[1, 7:]).max()) == 0.0
     assert float(jnp.abs(gradient[1, 6]).max()) == 0.0  # what follows it is not asked
     assert float(jnp.abs(gradient[1, :6]).min()) > 0.0
-
-
-def test_what_does_not_go_together_is_reported():
-    for change, words in [
-        ({"model.left_to_right": False}, "model.left_to_right is False.*must be True"),
-        ({"pretraining.masking": "dynamic"}, "masking is 'dynamic'.*must be 'none'"),
-        ({"pretraining.pair_loss": "nsp"}, "pair_loss is 'nsp'.*must be 'none'"),
-        ({"checkpoint.best_metric": "mlm_loss"}, "best_metric is 'mlm_loss'.*'lm_loss'"),
-        ({"pretraining.objective": "masked_tokens"}, "masking is 'none', but the objective 'mask"),
-    ]:
-        config = left_to_right_base.get_config()
-        config.data.update(train_dir="train_{max_seq_length}", eval_dir="heldout")
-        config_faults.validate(config)
-        config.update_from_flattened_dict(change)
-        with pytest.raises(ValueError, match=words):
-            config_faults.validate(config)

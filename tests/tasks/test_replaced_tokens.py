@@ -14,7 +14,7 @@ from bertjax import config as config_lib
 from bertjax.devices import sharding
 from bertjax.models import embedding_sharing, layers, parameters
 from bertjax.tasks import base, replaced_tokens
-from bertjax.training import config_faults, optim
+from bertjax.training import optim
 from tests import conftest
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
@@ -306,17 +306,3 @@ def test_the_generator_is_the_model_but_for_its_own_options():
     assert task.generator == dataclasses.replace(sizes, **options)
     config.pretraining.generator.embeddings = "separate"
     assert replaced_tokens.of_options(sizes, config.pretraining).generator.embedding_width == 32
-
-
-def test_an_option_that_does_not_fit_is_named():
-    config_faults.validate(make_config())
-    for name, value, words in [
-        ("pair_loss", "nsp", "pair_loss is 'nsp'; it must be 'none'"),
-        ("discriminator_weight", 0.0, "discriminator_weight is 0.0; it must be above 0"),
-        ("generator.temperature", 0.0, "temperature is 0.0; it must be above 0"),
-        ("generator.hidden_size", -1, "generator.hidden_size is -1; it must be at least 0"),
-        ("generator.num_attention_heads", 3, "generator describes no encoder: hidden_size is 32"),
-        ("generator.embeddings", "tied", "embeddings is 'tied'; known are shared, separate"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            config_faults.validate(make_config(**{f"pretraining.{name}": value}))

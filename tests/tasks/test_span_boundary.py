@@ -14,7 +14,6 @@ from bertjax.convert import formats
 from bertjax.devices import sharding
 from bertjax.models import EncoderConfig, heads, parameters
 from bertjax.tasks import base, span_boundary
-from bertjax.training import config_faults
 from bertjax.workdirs import scalars
 from tests import small_modules, small_records
 
@@ -162,13 +161,6 @@ def make_config(**options):
         }
     )
     return config
-
-
-def test_dynamic_masks_that_are_no_spans_are_refused():
-    options = {"pretraining.masking": "dynamic", "data.train_dir": "train"}
-    with pytest.raises(ValueError, match="mask_strategy is 'token'; it must be 'span'"):
-        config_faults.validate(make_config(**options))
-    config_faults.validate(make_config(**options, **{"pretraining.mask_strategy": "span"}))
 
 
 @pytest.mark.slow
