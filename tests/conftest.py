@@ -20,6 +20,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # the message, which nobody reads: a twentieth of what building a model takes.
 partial_eval.DynamicJaxprTracer._origin_msg = lambda self: ""
 
+# tensorboardX imports torch where it is installed, for histograms of tensors, which are not ours.
+sys.modules.setdefault("torch", None)
+import tensorboardX  # noqa: E402, F401
+
+if sys.modules["torch"] is None:
+    del sys.modules["torch"]
+
 import jax.numpy as jnp  # noqa: E402  the configuration must come before JAX starts
 import numpy as np  # noqa: E402
 import psutil  # noqa: E402

@@ -10,7 +10,6 @@ import types
 import numpy as np
 import pytest
 import yaml
-from apache_beam.options import pipeline_options
 
 from bertjax import config as config_lib
 from bertjax import recipes, tasks
@@ -46,6 +45,8 @@ def flag_names():
     for benchmark in sources("benchmarks"):  # some take a dataclass's fields or a table's keys
         defined += re.findall(r"^    (\w+): (?:str|int|float) = ", benchmark, flags=re.M)
         defined += re.findall(r"^    \"(\w+)\": [A-Z]\w+\(", benchmark, flags=re.M)
+    from apache_beam.options import pipeline_options  # a second to import
+
     beam = pipeline_options.PipelineOptions([]).get_all_options()
     return {"help", "verbosity", *defined, *beam}
 

@@ -23,8 +23,6 @@ from bertjax.models import EncoderConfig
 from bertjax.tokenization import tokenizer
 from tests.convert import released_checkpoint
 
-tf = records.import_tensorflow()
-
 HIDDEN, INTERMEDIATE, VOCABULARY, LAYERS = 4, 6, 12, 2
 CONFIG = EncoderConfig(
     vocab_size=VOCABULARY,
@@ -256,6 +254,7 @@ def truncate_data(directory: pathlib.Path) -> None:
 
 
 def write_objects(directory: pathlib.Path) -> None:
+    tf = records.import_tensorflow()
     tf.train.Checkpoint(kernel=tf.Variable([1.0])).write(str(directory / "bert_model.ckpt"))
 
 

@@ -5,25 +5,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-theirs = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+from bertjax.finetuning import embeddings
+from bertjax.tasks import base as tasks
+from tests import lazily
 
-from bertjax.finetuning import embeddings  # noqa: E402  after importorskip
-from bertjax.tasks import base as tasks  # noqa: E402
+torch = lazily.imported("torch")
+theirs = lazily.imported("sentence_transformers.sentence_transformer.losses")
 
 BATCH, WIDTH, CLASSES = 6, 16, 3
 
 
-class Given(torch.nn.Module):
+def given():
     """A model whose features are its vectors already."""
 
-    device = torch.device("cpu")
+    class Given(torch.nn.Module):
+        device = torch.device("cpu")
 
-    def forward(self, features):
-        return {"sentence_embedding": features["given"]}
+        def forward(self, features):
+            return {"sentence_embedding": features["given"]}
 
-    def get_embedding_dimension(self):
-        return WIDTH
+        def get_embedding_dimension(self):
+            return WIDTH
+
+    return Given()
 
 
 def make_vectors(texts, seed=0):
@@ -69,7 +73,7 @@ def check(ours, expected):
 
 @pytest.mark.parametrize(("texts", "dims"), [(2, ()), (5, ()), (3, (WIDTH, 8, 4))])
 def test_ranking_is_theirs_with_any_number_of_hard_negatives(texts, dims):
-    vectors, model = make_vectors(texts), Given()
+    vectors, model = make_vectors(texts), given()
     loss = theirs.MultipleNegativesRankingLoss(model)
     if dims:
         loss = theirs.MatryoshkaLoss(model, loss, list(dims))
@@ -80,7 +84,7 @@ def test_ranking_is_theirs_with_any_number_of_hard_negatives(texts, dims):
 
 @pytest.mark.parametrize("dims", [(), (WIDTH, 8)])
 def test_cosine_is_theirs(dims):
-    vectors, model = make_vectors(2), Given()
+    vectors, model = make_vectors(2), given()
     scores = np.linspace(0, 1, BATCH).astype(np.float32)
     loss = theirs.CosineSimilarityLoss(model)
     if dims:
@@ -92,7 +96,7 @@ def test_cosine_is_theirs(dims):
 def test_softmax_and_its_classifier_are_theirs():
     vectors, labels = make_vectors(2), np.arange(BATCH) % CLASSES
     torch.manual_seed(0)
-    loss = theirs.SoftmaxLoss(Given(), embedding_dimension=WIDTH, num_labels=CLASSES)
+    loss = theirs.SoftmaxLoss(given(), embedding_dimension=WIDTH, num_labels=CLASSES)
     weight, bias = loss.classifier.weight, loss.classifier.bias
     expected = their_values(loss, vectors, torch.tensor(labels), (weight, bias))
     classifier = (weight.detach().numpy().T, bias.detach().numpy())
@@ -104,6 +108,6 @@ def test_softmax_and_its_classifier_are_theirs():
 
 def test_distillation_is_their_mean_squared_error():
     vectors, teacher = make_vectors(1), make_vectors(1, seed=1)
-    expected = their_values(theirs.MSELoss(Given()), vectors, torch.tensor(teacher[:, 0]))
+    expected = their_values(theirs.MSELoss(given()), vectors, torch.tensor(teacher[:, 0]))
     batch = {embeddings.TEACHER_VECTORS: teacher}
     check(our_values("distillation", vectors, batch, normalize=False), expected)

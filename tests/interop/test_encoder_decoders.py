@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from bertjax.convert import formats, names
+from bertjax.models import decoder_sharing, generation, parameters
+from bertjax.tasks import base
+from tests import lazily
+from tests.convert import outputs
 
-
-from bertjax.convert import formats, names  # noqa: E402
-from bertjax.models import decoder_sharing, generation, parameters  # noqa: E402
-from bertjax.tasks import base  # noqa: E402
-from tests.convert import outputs  # noqa: E402
+torch = lazily.imported("torch")
+transformers = lazily.imported("transformers")
 
 pytestmark = [
     pytest.mark.usefixtures("quick_runs", "one_device", "heard"),

@@ -11,19 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from bertjax import fill_mask, inference
+from bertjax.convert import __main__ as program
+from bertjax.convert import families, formats, heads, names, pretrained
+from bertjax.models import parameters, plain_attention
+from bertjax.tasks import base, replaced_tokens
+from tests import lazily
+from tests.convert import outputs, weights
+from tests.convert.families import test_electra
+from tests.interop import exports
 
-
-from bertjax import fill_mask, inference  # noqa: E402
-from bertjax.convert import __main__ as program  # noqa: E402
-from bertjax.convert import families, formats, heads, names, pretrained  # noqa: E402
-from bertjax.models import parameters, plain_attention  # noqa: E402
-from bertjax.tasks import base, replaced_tokens  # noqa: E402
-from tests.convert import outputs, weights  # noqa: E402
-from tests.convert.families import test_electra  # noqa: E402
-from tests.interop import exports  # noqa: E402
-from tests.readers import reader  # noqa: E402
+torch = lazily.imported("torch")
+transformers = lazily.imported("transformers")
+reader = lazily.imported("tests.readers.reader")
 
 pytestmark = pytest.mark.usefixtures("quick_runs", "one_device", "heard")
 

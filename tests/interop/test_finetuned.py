@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from bertjax import inference, predict
+from bertjax.convert import __main__ as program
+from bertjax.models import parameters
+from tests import finetuned_workdir, lazily
 
-from bertjax import inference, predict  # noqa: E402  after importorskip
-from bertjax.convert import __main__ as program  # noqa: E402
-from bertjax.models import parameters  # noqa: E402
-from tests import finetuned_workdir  # noqa: E402
+torch = lazily.imported("torch")
+transformers = lazily.imported("transformers")
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 

@@ -4,14 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from bertjax import train
+from bertjax.convert import __main__ as program
+from bertjax.devices import sharding
+from bertjax.training import warm_start
+from tests import lazily, small_datasets
 
-from bertjax import train  # noqa: E402
-from bertjax.convert import __main__ as program  # noqa: E402
-from bertjax.devices import sharding  # noqa: E402
-from bertjax.training import warm_start  # noqa: E402  after importorskip
-from tests import small_datasets  # noqa: E402
+torch = lazily.imported("torch")
+transformers = lazily.imported("transformers")
 
 BATCH, EPOCHS, WARMUP = 6, 4, 0.25  # of 16 rows: every third batch has 4
 NOT_DECAYED = ("bias", "LayerNorm.weight")

@@ -13,11 +13,12 @@ import unicodedata
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
+from bertjax.convert import huggingface_tokenizer
+from bertjax.convert.families import albert, bert, roberta
+from data_pipelines import train_vocabulary
+from tests import lazily
 
-from bertjax.convert import huggingface_tokenizer  # noqa: E402
-from bertjax.convert.families import albert, bert, roberta  # noqa: E402
-from data_pipelines import train_vocabulary  # noqa: E402
+transformers = lazily.imported("transformers")
 
 LANGUAGES = pathlib.Path(__file__).parents[1] / "languages"
 # The beginnings of the fourteen long texts, and a line of each further language.

@@ -4,18 +4,17 @@ import json
 import pickle
 
 import pytest
+import tokenizers
 
-transformers = pytest.importorskip("transformers")
+from bertjax.convert import families, formats, huggingface_tokenizer
+from bertjax.convert import workdir as convert_workdir
+from bertjax.tokenization import tokenizer
+from bertjax.workdirs import reader
+from tests import lazily, small_tokenizers
+from tests.convert import weights
+from tests.interop import exports
 
-import tokenizers  # noqa: E402
-
-from bertjax.convert import families, formats, huggingface_tokenizer  # noqa: E402
-from bertjax.convert import workdir as convert_workdir  # noqa: E402
-from bertjax.tokenization import tokenizer  # noqa: E402
-from bertjax.workdirs import reader  # noqa: E402
-from tests import small_tokenizers  # noqa: E402
-from tests.convert import weights  # noqa: E402
-from tests.interop import exports  # noqa: E402
+transformers = lazily.imported("transformers")
 
 
 def assert_same(ours, theirs):

@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from bertjax.convert import formats
+from bertjax.models import parameters, values
+from bertjax.tasks import masked_autoencoder
+from tests import lazily
 
-import safetensors.numpy  # noqa: E402
-
-from bertjax.convert import formats  # noqa: E402
-from bertjax.models import parameters, values  # noqa: E402
-from bertjax.tasks import masked_autoencoder  # noqa: E402
+torch = lazily.imported("torch")
+transformers = lazily.imported("transformers")
 
 SIDE, PATCH, SHARE = 12, 4, 0.6
 LENGTH = (SIDE // PATCH) ** 2 + 1

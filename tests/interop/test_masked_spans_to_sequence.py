@@ -6,20 +6,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from bertjax.convert import formats, workdir
+from bertjax.data import sequence_rows
+from bertjax.models import parameters
+from bertjax.tasks import masked_spans_to_sequence
+from tests import lazily, small_modules, small_sequences
+from tests.conftest import TINY
+from tests.convert import weights
 
-from flax import nnx  # noqa: E402
-from transformers.modeling_outputs import BaseModelOutput  # noqa: E402
-
-from bertjax.convert import formats, workdir  # noqa: E402
-from bertjax.data import sequence_rows  # noqa: E402
-from bertjax.models import parameters  # noqa: E402
-from bertjax.tasks import masked_spans_to_sequence  # noqa: E402
-from tests import small_modules, small_sequences  # noqa: E402
-from tests.conftest import TINY  # noqa: E402
-from tests.convert import weights  # noqa: E402
+torch = lazily.imported("torch")
+transformers = lazily.imported("transformers")
 
 # As BART has it: no segments, a head that is the table of words and a bias.
 CONFIG = dataclasses.replace(TINY, type_vocab_size=0, mlm_transform=False, layer_norm_eps=1e-5)
@@ -124,7 +122,7 @@ def loss_of_torch(model, batch):
         embedded = embedded + table[batch["target_positions"] + 2] - table[places + 2]
     is_asked = (batch["target_mask"] != 0) & (batch["example_weights"][:, None] != 0)
     return model(
-        encoder_outputs=BaseModelOutput(states),
+        encoder_outputs=transformers.modeling_outputs.BaseModelOutput(states),
         attention_mask=batch.get("source_mask", batch["input_mask"]),
         decoder_inputs_embeds=embedded,
         decoder_attention_mask=batch["target_mask"],

@@ -11,10 +11,10 @@ import pytest
 
 import bertjax
 from bertjax.convert import formats
-from tests import environments, finetuned_workdir, programs, small_records
+from tests import environments, finetuned_workdir, lazily, programs, small_records
 from tests.convert import weights
 
-pytest.importorskip("torch")
+lazily.imported("torch")
 pytestmark = pytest.mark.slow
 
 RUN = """

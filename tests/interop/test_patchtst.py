@@ -7,17 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from bertjax import models
+from bertjax.data import value_masking
+from bertjax.models import parameters
+from bertjax.tasks import masked_values
+from tests import lazily
 
-from flax import nnx  # noqa: E402
-from transformers.models.patchtst import modeling_patchtst  # noqa: E402
-
-from bertjax import models  # noqa: E402
-from bertjax.data import value_masking  # noqa: E402
-from bertjax.models import parameters  # noqa: E402
-from bertjax.tasks import masked_values  # noqa: E402
+torch = lazily.imported("torch")
+transformers = lazily.imported("transformers")
 
 PATCH, PATCHES, ROWS, UPDATES, RATE = 4, 6, 8, 50, 1e-3
 SIZES = models.EncoderConfig(
@@ -101,7 +100,9 @@ def losses_of_updates(sizes, batches, monkeypatch):
         mask = torch.tensor(masks[-1])[:, None]
         return inputs.masked_fill(mask[..., None].bool(), mask_value), mask
 
-    monkeypatch.setattr(modeling_patchtst, "random_masking", given_masks)
+    monkeypatch.setattr(
+        transformers.models.patchtst.modeling_patchtst, "random_masking", given_masks
+    )
     adam = torch.optim.Adam(theirs.parameters(), lr=RATE, eps=1e-8)
     ours = optax.adam(RATE, eps=1e-8)
     moments = ours.init(params)

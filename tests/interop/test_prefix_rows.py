@@ -4,17 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from bertjax.convert import formats, names
+from bertjax.models import parameters
+from bertjax.tasks import mixed_rows
+from tests import conftest, lazily
+from tests.convert import weights
 
-from flax import nnx  # noqa: E402
-
-from bertjax.convert import formats, names  # noqa: E402
-from bertjax.models import parameters  # noqa: E402
-from bertjax.tasks import mixed_rows  # noqa: E402
-from tests import conftest  # noqa: E402
-from tests.convert import weights  # noqa: E402
+torch = lazily.imported("torch")
+transformers = lazily.imported("transformers")
 
 pytestmark = pytest.mark.usefixtures("quick_runs", "one_device")
 SHARE = 1 / 4

@@ -9,15 +9,15 @@ import warnings
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-sentence_transformers = pytest.importorskip("sentence_transformers")
+from bertjax import encode, inference, predict
+from bertjax.convert import __main__ as convert
+from bertjax.convert import families, formats
+from bertjax.models import sentence_vectors
+from tests import finetuned_workdir, lazily
+from tests.interop import exports
 
-from bertjax import encode, inference, predict  # noqa: E402
-from bertjax.convert import __main__ as convert  # noqa: E402
-from bertjax.convert import families, formats  # noqa: E402
-from bertjax.models import sentence_vectors  # noqa: E402
-from tests import finetuned_workdir  # noqa: E402
-from tests.interop import exports  # noqa: E402
+torch = lazily.imported("torch")
+sentence_transformers = lazily.imported("sentence_transformers")
 
 MAX_LENGTH = 24
 TEXTS = ["w1 w2 w3", "", "w5", "w7 w8 w9 w1 w4", " ".join(f"w{n}" for n in range(60)), "w3 w2 w1"]

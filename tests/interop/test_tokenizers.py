@@ -7,19 +7,17 @@ import pytest
 import sentencepiece
 import tokenizers
 
-transformers = pytest.importorskip("transformers")
+from bertjax.convert import families, formats, huggingface_tokenizer
+from bertjax.convert.families import bert
+from bertjax.tokenization import sentence_piece
+from tests import lazily, small_byte_bpe
+from tests.convert import test_huggingface_tokenizer, weights
+from tests.data_pipelines import test_train_vocabulary
+from tests.interop import exports
+from tests.tokenization import test_added_tokens as added
+from tests.tokenization import test_normalization, test_sentence_piece
 
-from transformers.convert_slow_tokenizer import SLOW_TO_FAST_CONVERTERS  # noqa: E402
-
-from bertjax.convert import families, formats, huggingface_tokenizer  # noqa: E402
-from bertjax.convert.families import bert  # noqa: E402
-from bertjax.tokenization import sentence_piece  # noqa: E402
-from tests import small_byte_bpe  # noqa: E402
-from tests.convert import test_huggingface_tokenizer, weights  # noqa: E402
-from tests.data_pipelines import test_train_vocabulary  # noqa: E402
-from tests.interop import exports  # noqa: E402
-from tests.tokenization import test_added_tokens as added  # noqa: E402
-from tests.tokenization import test_normalization, test_sentence_piece  # noqa: E402
+transformers = lazily.imported("transformers")
 
 BYTES = [
     *("", " ", "The runner, ran\n\n to  the 博 tree!", "the <mask> ran<mask>."),
@@ -148,7 +146,7 @@ def test_the_pieces_of_a_family_have_the_ids_of_its_class(tmp_path, name):
     ours = huggingface_tokenizer.read_tokenizer(tmp_path, family.tokenizer)
     plain = sentencepiece.SentencePieceProcessor(model_proto=model)
     made = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}[name]
-    converter = SLOW_TO_FAST_CONVERTERS[made]
+    converter = transformers.convert_slow_tokenizer.SLOW_TO_FAST_CONVERTERS[made]
     scored = [(plain.id_to_piece(i), plain.get_score(i)) for i in range(len(plain))]
     theirs = getattr(transformers, made)(
         **converter.convert_from_spm(vocab=scored),
