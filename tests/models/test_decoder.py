@@ -246,15 +246,6 @@ def test_shared_layers_leave_the_decoder_its_cross_attention(tiny):
     assert {*params["decoder"]} - {"layers"} == {"cross"}
 
 
-def test_two_tables_of_bert2bert_have_the_size_of_transformers_model():
-    """247,363,386 parameters with two tables of words, the encoder's pooler and the head."""
-    base = models.EncoderConfig()
-    shapes = nnx.eval_shape(lambda: decoder.EncoderDecoder(base, shares="none", rngs=nnx.Rngs(0)))
-    pooler = 768 * 768 + 768
-    size = sum(leaf.size for leaf in jax.tree.leaves(parameters.split(shapes)[1]))
-    assert size + pooler == 247_363_386
-
-
 def test_widths_and_layers_that_no_decoder_has_are_refused(tiny):
     with pytest.raises(ValueError, match="hidden_size is 64; it must be 32"):
         decoder.EncoderDecoder(tiny, dataclasses.replace(tiny, hidden_size=64), rngs=nnx.Rngs(0))

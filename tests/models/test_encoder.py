@@ -234,7 +234,7 @@ def test_bfloat16_stays_near_float32(tiny, batch):
 
 
 ROTARY = {"position_embedding": "rotary"}
-
+ESM = {"embeddings": "token_dropout", "type_vocab_size": 0, **ROTARY}
 
 FAULTS = [
     ({"hidden_size": 30, "num_attention_heads": 4, "hidden_act": "gleu"},
@@ -256,6 +256,9 @@ FAULTS = [
     ({"window": -2}, "at least -1"),
     ({"norm": "batch"}, "known are layer_norm, scale_only, rms_norm"),
     ({"pooler_act": "no"}, "pooler_act is 'no'; known are tanh, gelu, gelu_tanh, "),
+    ({**ESM, "type_vocab_size": 2}, "type_vocab_size is 2; it must be 0"),
+    ({**ESM, "position_embedding": "learnt"}, "it must be 'rotary'"),
+    ({**ESM, "mask_id": 12, "vocab_size": 12}, "mask_id is 12; .*, below vocab_size, 12"),
     ({"hidden_size": 192, "num_attention_heads": 2, "attention": "pallas"},
      "heads of 32, 64, 128; .* is 96: set attention='xla'"),
     *(({field: "none such"}, f"{field} is 'none such'; known are {', '.join(known)}")

