@@ -23,8 +23,8 @@ def manifest(**fields) -> records.Manifest:
     return records.Manifest(**values | fields)
 
 
-def vocabulary(words=WORDS) -> tokenizer.Tokenizer:
-    return tokenizer.WordPieceTokenizer([*SPECIALS, *words])
+def vocabulary(words=WORDS, **options) -> tokenizer.Tokenizer:
+    return tokenizer.WordPieceTokenizer([*SPECIALS, *words], **options)
 
 
 def write(
