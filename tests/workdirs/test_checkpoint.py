@@ -19,10 +19,9 @@ import pytest
 from etils import epath
 
 from bertjax.devices import sharding
-from bertjax.tasks import pretraining
-from bertjax.training import optim, schedules, state
+from bertjax.models import parameters
+from bertjax.training import optim, state
 from bertjax.workdirs import checkpoint, checkpoint_storage
-from tests import conftest
 
 RETENTION = checkpoint.RetentionOptions()
 KEEP_ALL = checkpoint.RetentionOptions(keep_last=1000)
@@ -39,25 +38,28 @@ def no_waiting(monkeypatch):
 META = {"config": {"seed": 3}, "skipped": {"in_a_row": 0, "total": 1}}
 
 
-def make_learner():
-    schedule = schedules.ScheduleOptions("linear", 1e-3, 0, 100)
-    task = pretraining.Pretraining(dataclasses.replace(conftest.TINY, num_hidden_layers=1))
-    return state.make_learner(task, optimizer=optim.OptimizerOptions(), schedule=schedule, seed=0)
-
-
 @pytest.fixture(scope="module")
 def trained():
-    """A state in which no leaf is zero or like another."""
-    shapes = jax.eval_shape(make_learner().init)
+    """A state of few parameters of a model, in which no leaf is zero or like another."""
     rng = np.random.default_rng(0)
+    shapes = {
+        "encoder.embeddings.word.embedding": (96, 32),
+        "encoder.layers.0.attention.query.kernel": (32, 32),
+        "encoder.layers.0.intermediate.kernel": (32, 64),
+        "encoder.layers.0.output.kernel": (64, 32),
+        "mlm_head.dense.kernel": (32, 32),
+        "mlm_head.bias": (96,),
+    }
+    params = parameters.nested({name: np.zeros(shape) for name, shape in shapes.items()})
+    optimizer = optim.make_optimizer(optim.OptimizerOptions(), params)
 
     def draw(leaf):
         if leaf.dtype == np.int32:
             return np.int32(7)
         return rng.standard_normal(leaf.shape, np.float32)
 
-    drawn = jax.tree.map(draw, shapes)
-    return state.TrainState(np.int32(5), drawn.params, drawn.opt_state)
+    drawn = jax.tree.map(draw, (params, jax.eval_shape(optimizer.init, params)))
+    return state.TrainState(np.int32(5), *drawn)
 
 
 def placements(tree, *, data=1, tensor=1, rule_table="data_parallel"):
@@ -209,10 +211,17 @@ def remove_item(path):
     shutil.rmtree(item)
 
 
-@pytest.mark.parametrize("item", ["params", "opt_state"])
-@pytest.mark.parametrize("damage", [cut, flip_byte, remove_item])
+@pytest.mark.parametrize(
+    ("damage", "item"),
+    [
+        (cut, "params"),
+        (flip_byte, "opt_state"),
+        (remove_item, "params"),
+        (remove_item, "opt_state"),
+    ],
+)
 def test_a_damaged_checkpoint_is_reported_set_aside_passed_over_and_saved_again(
-    trained, saved, caplog, item, damage
+    trained, saved, caplog, damage, item
 ):
     damage(data_file(saved, 6, item))
     with checkpoint.Checkpointer(saved, RETENTION) as checkpointer:
@@ -338,7 +347,7 @@ def test_what_is_whole_but_does_not_fit_or_another_process_cannot_read_stays(
     assert saved_steps(saved) == [4, 6]
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"metric": 1}'])
+@pytest.mark.parametrize("content", ["", '{"metric": 1}'])
 def test_scores_that_cannot_be_read_are_no_scores(trained, saved, content, caplog):
     path = saved / checkpoint.DIRECTORY / "6" / "evaluation.json"
     path.write_text(content)
@@ -409,7 +418,7 @@ def test_a_state_donated_right_after_save_is_saved_as_it_was(tmp_path):
     running = dataclasses.replace(step_on(before), step=jnp.int32(0))
     assert before.params["kernel"].is_deleted()
     with checkpoint.Checkpointer(tmp_path, KEEP_ALL) as checkpointer:
-        for step in range(8):
+        for step in range(5):
             checkpointer.save(running, META)
             following = step_on(step_on(running))
             running = dataclasses.replace(following, step=jnp.int32(step + 1))
@@ -417,7 +426,7 @@ def test_a_state_donated_right_after_save_is_saved_as_it_was(tmp_path):
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), running
     )
-    for step in reversed(range(8)):
+    for step in reversed(range(5)):
         with checkpoint.Checkpointer(tmp_path, KEEP_ALL) as checkpointer:
             restored = checkpointer.restore(shapes)
         assert int(restored.state.step) == step
@@ -461,7 +470,9 @@ def test_a_save_that_the_disk_refuses_names_directory_and_last_good_step(tmp_pat
     assert int(restore(tmp_path, trained).state.step) == 6
 
 
-def test_a_save_that_failed_in_the_background_is_reported_by_the_next(tmp_path, trained):
+def test_a_save_that_failed_is_reported_by_the_next_or_the_end_and_hides_no_other_error(
+    tmp_path, trained, caplog
+):
     with (
         pytest.raises(checkpoint.CheckpointError, match="there is no earlier one"),
         checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer,
@@ -470,11 +481,6 @@ def test_a_save_that_failed_in_the_background_is_reported_by_the_next(tmp_path, 
         checkpointer.save(on_devices(trained, 4), META)
         checkpointer.save(on_devices(trained, 6), META)
     assert saved_steps(tmp_path) == []
-
-
-def test_leaving_the_block_reports_a_save_that_failed_and_hides_no_other_error(
-    tmp_path, trained, caplog
-):
     for error, words in ((None, "could not be written"), (KeyboardInterrupt, "^$")):
         with (
             pytest.raises(error or checkpoint.CheckpointError, match=words),
@@ -518,7 +524,7 @@ def test_a_run_without_an_average_has_three_items(saved):
         checkpoint.load_params(saved, ema=True)
 
 
-@pytest.mark.parametrize("damage", [cut, flip_byte, remove_item])
+@pytest.mark.parametrize("damage", [cut, flip_byte])
 def test_load_params_refuses_damaged_parameters(saved, damage):
     damage(data_file(saved, 6, "params"))
     with pytest.raises(checkpoint.CheckpointError, match="the checkpoint of step 6 in .* cannot"):

@@ -14,8 +14,7 @@ from bertjax.workdirs import ownership, scalars
 
 HOLDING = """
 import sys
-from bertjax.training.run_writers import base as writer_base
-from bertjax.workdirs import ownership, scalars
+from bertjax.workdirs import ownership
 with ownership.Ownership(sys.argv[1]):
     print("has it", flush=True)
     sys.stdin.read()
