@@ -16,6 +16,7 @@ from absl import logging
 from etils import epath
 
 from bertjax.files import atomic
+from bertjax.options import faults
 
 MAIN = "main"  # the branch that every repository has
 # In a revision: the step of the checkpoint, and the mark of words that it reached.
@@ -45,19 +46,21 @@ class Destination:
 
 def check(destination: Destination, target: epath.PathLike) -> None:
     """Raises a ValueError if a push would fail; sends nothing."""
-    faults = []
+    misfits: list[ValueError | str] = []
     if not re.fullmatch(f"{_NAME}/{_NAME}", destination.repository):
-        faults.append(f"--push_to is {destination.repository!r}; it must be ORG/NAME")
+        misfits.append(faults.wrong("--push_to", destination.repository, "ORG/NAME"))
     if not re.fullmatch(r"[\w./-]+", revision_of(destination, 0, "1M")):
-        faults.append(f"--revision is {destination.revision!r}; give a branch, such as step-100000")
+        misfits.append(
+            faults.wrong("--revision", destination.revision, "a branch, such as step-100000")
+        )
     if atomic.is_remote(target):
-        faults.append(f"--to is {target}; with --push_to it must be a directory of this machine")
+        must = "a directory of this machine with --push_to"
+        misfits.append(faults.wrong("--to", str(target), must))
     if importlib.util.find_spec("huggingface_hub") is None:
-        faults.append("--push_to needs the package huggingface_hub: pip install 'bertjax[hub]'")
+        misfits.append("--push_to needs the package huggingface_hub: pip install 'bertjax[hub]'")
     elif not _client().get_token():
-        faults.append("--push_to needs a token: `hf auth login`, or set HF_TOKEN")
-    if faults:
-        raise ValueError("; ".join(faults))
+        misfits.append("--push_to needs a token: `hf auth login`, or set HF_TOKEN")
+    faults.check("nothing can be pushed", misfits)
 
 
 def revision_of(destination: Destination, step: int | None, words: str = "") -> str:

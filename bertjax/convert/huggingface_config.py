@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -18,7 +18,7 @@ from bertjax import models
 from bertjax.convert import families, sentence_transformers
 from bertjax.convert.families import base
 from bertjax.files import json_text
-from bertjax.options import faults
+from bertjax.options import faults, schema
 
 CONFIG_FILE = "config.json"
 MOST_LABELS = 1_000_000  # a damaged file could ask for any number
@@ -271,8 +271,8 @@ def _sizes(fields: Mapping[str, Any], family: base.Family, misfits: Faults) -> d
         value = fields.get(name, field.default)
         if value is None and name not in fields:
             continue
-        if must := _other_type(value, field.kind):
-            misfits.append(faults.wrong(name, value, must))
+        if others := [*_type_faults(value, field.kind, name)]:
+            misfits += others
         elif field.values and value not in field.values:
             misfits.append(faults.unknown(name, value, field.values))
         elif field.least is not None and (value is None or value < field.least):
@@ -298,8 +298,8 @@ def _decoder(
     sizes = {}
     for name, (ours, default) in family.decoder.items():
         value = fields.get(name, default)
-        if must := _other_type(value, int):
-            misfits.append(faults.wrong(name, value, must))
+        if others := [*_type_faults(value, int, name)]:
+            misfits += others
             continue
         sizes[ours] = value
     try:
@@ -309,12 +309,10 @@ def _decoder(
         return None
 
 
-def _other_type(value: Any, kind: type) -> str:
-    """Returns the type that the value must have, "" if it has it."""
-    is_bool = isinstance(value, bool)
-    if is_bool != (kind is bool) or not isinstance(value, (int, float) if kind is float else kind):
-        return "a number" if kind is float else f"of type {kind.__name__}"
-    return "a finite number" if kind is float and not math.isfinite(value) else ""
+def _type_faults(value: Any, kind: type, name: str) -> Iterator[ValueError]:
+    yield from schema.faults(value, kind, name)
+    if isinstance(value, float) and not math.isfinite(value):
+        yield faults.wrong(name, value, "a finite number")
 
 
 def _labels(fields: Mapping[str, Any], misfits: Faults) -> dict[int, str]:

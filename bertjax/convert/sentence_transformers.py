@@ -26,6 +26,7 @@ from etils import epath
 from bertjax.convert import heads
 from bertjax.files import json_text, opening
 from bertjax.models import sentence_vectors
+from bertjax.options import faults, schema
 
 MODULES_FILE = "modules.json"
 CONFIG_FILE = "config_sentence_transformers.json"
@@ -33,6 +34,7 @@ CONFIG_FIELDS = {
     *("model_type", "__version__", "prompts", "default_prompt_name", "similarity_fn_name"),
     "truncate_dim",
 }
+CHOICES = {"truncate_dim": schema.Whole(0), "prompts": {"*": str}, "default_prompt_name": str}
 LENGTH_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -129,8 +131,8 @@ def read(
         elif kind == "Dense":
             projections.append(_projection(path, size))
             size = projections[-1].size
-        elif kind == "Normalize" and (faults := _name_faults(_optional(path))):
-            raise ValueError(f"{path} is not supported: {'. '.join(faults)}")
+        elif kind == "Normalize":
+            faults.check(f"{path} is not supported", _name_faults(_optional(path)))
     max_seq_length = _max_seq_length(of_transformer(directory), is_lowercase=is_lowercase)
     config = _optional(directory / CONFIG_FILE)
     if unknown := ", ".join(sorted(set(config) - CONFIG_FIELDS)):
@@ -160,20 +162,14 @@ def dense_directories(directory: epath.PathLike) -> list[epath.Path]:
 
 def _choices(config: Mapping[str, Any]) -> tuple[Mapping[str, str], str, int]:
     """Returns the prompts of a config, the name of the default one, and `truncate_dim`."""
-    truncate_dim, prompts, default_prompt = (
-        usual if (value := config.get(name)) is None else value
-        for name, usual in (("truncate_dim", 0), ("prompts", {}), ("default_prompt_name", ""))
+    given = {name: value for name, value in config.items() if value is not None}
+    for misfit in schema.faults(given, CHOICES, ""):
+        raise misfit
+    return (
+        given.get("prompts", {}),
+        given.get("default_prompt_name", ""),
+        given.get("truncate_dim", 0),
     )
-    if type(truncate_dim) is not int or truncate_dim < 0:  # true is an int for isinstance
-        raise ValueError(f"truncate_dim is {truncate_dim!r:.60}; it must be a whole number")
-    if not isinstance(prompts, Mapping):
-        raise ValueError(f"prompts is {prompts!r:.60}; it must map names to texts")
-    for name, prompt in prompts.items():
-        if not isinstance(prompt, str):
-            raise ValueError(f"the prompt {name!r} is not a string")
-    if not isinstance(default_prompt, str):
-        raise ValueError(f"default_prompt_name is {default_prompt!r:.60}; it must be a string")
-    return prompts, default_prompt, truncate_dim
 
 
 def write(
@@ -288,13 +284,12 @@ def _projection(path: epath.Path, in_size: int) -> sentence_vectors.Projection:
         "use_residual": (config["use_residual"] is False, "false"),
         "activation_function": (is_known, f"torch.nn.{', torch.nn.'.join(by_name)}"),
     }
-    faults = [
-        f"{field} is {config[field]!r:.100}; it must be {rule}"
+    misfits = [
+        faults.wrong(field, config[field], rule)
         for field, (is_kept, rule) in rules.items()
         if not is_kept
     ]
-    if faults := [*faults, *_name_faults(config)]:
-        raise ValueError(f"{path} is not supported: {'. '.join(faults)}")
+    faults.check(f"{path} is not supported", [*misfits, *_name_faults(config)])
     return sentence_vectors.Projection(size, by_name[name], config["bias"])
 
 
@@ -308,11 +303,11 @@ def _dense_config(projection: sentence_vectors.Projection, in_size: int) -> Mapp
     }
 
 
-def _name_faults(config: Mapping[str, Any]) -> list[str]:
+def _name_faults(config: Mapping[str, Any]) -> list[ValueError]:
     """Returns the faults of a module that reads or makes something else than vectors."""
     names = ("module_input_name", "module_output_name")
     return [
-        f"{name} is {config[name]!r:.60}; it must be {VECTOR!r}"
+        faults.wrong(name, config[name], repr(VECTOR))
         for name in names
         if (config.get(name) or VECTOR) != VECTOR
     ]
@@ -367,7 +362,7 @@ def _length(config: Mapping[str, Any], name: str, path: epath.Path) -> int:
     value = config.get(name) or 0
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value < math.inf:
-        raise ValueError(f"{path}: {name} is {value!r:.60}; it must be a number of tokens")
+        raise faults.wrong(f"{name} of {path}", value, "a number of tokens")
     return int(value)
 
 

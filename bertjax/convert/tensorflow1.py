@@ -24,6 +24,7 @@ from bertjax.convert.families import base
 from bertjax.data import records
 from bertjax.files import json_text, opening
 from bertjax.models import embedding_sharing, encoder, encoder_config, parameters
+from bertjax.options import faults
 from bertjax.tokenization import sentence_piece, tokenizer, wordpiece
 
 Shapes = Mapping[str, Sequence[int]]
@@ -49,10 +50,10 @@ def read(path: epath.PathLike) -> pretrained.Pretrained:
     variables outside of the head's model.
     """
     prefix = find_checkpoint(path)
-    faults: list[str] = []
+    misfits: list[str] = []
     configs = vocabulary = converted = None
     variables, slots = None, ()
-    with _noting(faults):
+    with _noting(misfits):
         variables, slots = read_variables(prefix)
     family = families.releasing(variables or (), [file.name for file in prefix.parent.iterdir()])
     released = _released(family)
@@ -61,21 +62,21 @@ def read(path: epath.PathLike) -> pretrained.Pretrained:
         for name, array in (variables or {}).items()
         for path in names.our_paths([name], released.names)
     }
-    with _noting(faults):
+    with _noting(misfits):
         configs = read_configs(prefix.parent / released.config, family, shapes)
-    with _noting(faults):
+    with _noting(misfits):
         vocabulary = read_vocabulary(prefix.parent, released)
-    with _noting(faults):
+    with _noting(misfits):
         if variables is not None:
             converted = _convert(variables, released, configs)
     vocab_size = configs[0].vocab_size if configs else None
     if vocabulary and vocab_size and vocabulary.vocab_size > vocab_size:
-        faults.append(
+        misfits.append(
             f"the vocabulary has {vocabulary.vocab_size} entries, {released.config} says "
             f"vocab_size {vocab_size}: they belong to different models"
         )
-    if configs is None or converted is None or faults:
-        raise ValueError(f"{prefix} cannot be used:\n  " + "\n  ".join(faults))
+    faults.check(f"{prefix} cannot be used", misfits)
+    assert configs and converted
     head, params, outside = converted
     config, generator = configs
     return pretrained.Pretrained(
@@ -176,9 +177,8 @@ def read_variables(prefix: epath.Path) -> tuple[dict[str, np.ndarray], tuple[str
 def _released(family: base.Family) -> base.Released:
     """Returns the format of the family's released code."""
     if family.released is None:
-        others = [name for name, other in families.FAMILIES.items() if other.released]
-        known = ", ".join(others)
-        raise ValueError(f"{family.title} was not released in TensorFlow 1; {known} were")
+        known = [name for name, other in families.FAMILIES.items() if other.released]
+        raise faults.unknown("the family of a TensorFlow 1 checkpoint", family.title, known)
     return family.released
 
 
@@ -198,8 +198,8 @@ def read_configs(
     else:
         fields = _read_fields(path)
     defaults = {**code.defaults, "vocab_size": None}
-    faults = [] if "vocab_size" in fields else ["vocab_size is missing"]
-    faults += [
+    misfits = [] if "vocab_size" in fields else ["vocab_size is missing"]
+    misfits += [
         f"{name} is {fields[name]!r}; the released {family.title} has no such option: if it does "
         "not change the model, remove it from the file"
         for name in sorted(fields.keys() - defaults.keys() - {*code.unread})
@@ -220,11 +220,10 @@ def read_configs(
         config = encoder.EncoderConfig(**sizes)
         generator = _generator(config, shapes, code)
     except (ValueError, TypeError) as error:
-        faults.append(str(error))
-    else:
-        if not faults:
-            return config, generator
-    raise ValueError(f"{path.name} does not describe a {family.title}: " + "; ".join(faults))
+        misfits.append(str(error))
+        config, generator = encoder.EncoderConfig(), None
+    faults.check(f"{path.name} does not describe a {family.title}", misfits)
+    return config, generator
 
 
 def _generator(
@@ -241,13 +240,7 @@ def _generator(
 def _read_fields(path: epath.Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"{path.name} is missing: copy the model's into {path.parent}")
-    try:
-        fields = json_text.loads(opening.read(path))
-    except ValueError as error:
-        raise ValueError(f"{path.name} is not JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f"{path.name} must hold a JSON object, not {str(fields)[:40]!r}")
-    return fields
+    return json_text.read_object(path)
 
 
 def read_vocabulary(directory: epath.Path, released: base.Released) -> tokenizer.Tokenizer | None:
@@ -342,9 +335,9 @@ def _must_have(path: str, head: str) -> bool:
 
 
 @contextlib.contextmanager
-def _noting(faults: list[str]) -> Iterator[None]:
-    """Adds a ValueError to the faults, so that the next faults are reported too."""
+def _noting(misfits: list[str]) -> Iterator[None]:
+    """Adds a ValueError to the misfits, so that later ones are reported as well."""
     try:
         yield
     except ValueError as error:
-        faults.append(str(error))
+        misfits.append(str(error))

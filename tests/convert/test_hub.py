@@ -149,7 +149,7 @@ def test_what_cannot_be_pushed_is_told_before_anything_is_sent(
     steps = hub.Destination(NAME, "step-{step}")
     for path, destination, options, reason in (
         ("nowhere", hub.Destination("notes"), {}, "--push_to is 'notes'; it must be ORG/NAME"),
-        ("nowhere", hub.Destination(NAME, "step 7"), {}, "is 'step 7'; give a branch, such as st"),
+        ("nowhere", hub.Destination(NAME, "step 7"), {}, "is 'step 7'; it must be a branch, such"),
         ("nowhere", steps, {"format": "bertjax"}, "--push_to takes --format=huggingface; it is be"),
         (source, steps, {}, "--from is not a workdir: write the name out"),
     ):

@@ -240,8 +240,8 @@ def test_a_config_that_is_computed_otherwise_is_refused():
         ("esm", {"position_embedding_type": "absolute"}, "only ESM-2 is supported, not ESM-1"),
         ("esm", {"is_folding_model": True}, "is_folding_model is True"),
         ("xlm", {"causal": True}, "causal is True; only False is supported"),
-        ("xlm", {"gelu_activation": 1}, "gelu_activation is 1; it must be of type bool"),
-        ("xlm", {"emb_dim": True}, "emb_dim is True; it must be of type int"),
+        ("xlm", {"gelu_activation": 1}, "gelu_activation is 1; it must be true or false"),
+        ("xlm", {"emb_dim": True}, "emb_dim is True; it must be a whole number"),
     ):
         with pytest.raises(ValueError, match=message):
             parse(name, **changes)
