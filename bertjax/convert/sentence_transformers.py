@@ -362,7 +362,7 @@ def _length(config: Mapping[str, Any], name: str, path: epath.Path) -> int:
     value = config.get(name) or 0
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value < math.inf:
-        raise faults.wrong(f"{name} of {path}", value, "a number of tokens")
+        raise faults.wrong(f"{path}: {name}", value, "a number of tokens")
     return int(value)
 
 
