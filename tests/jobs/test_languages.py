@@ -168,7 +168,8 @@ def test_a_run_reads_and_scores_languages_and_translations_and_says_so(
     assert "phase1: languages:\n  de" in caplog.text
     scores = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     for name in ("fr", "de", "fr+de", "mean"):
-        assert np.isfinite([scores[f"eval/{name}/{it}"] for it in ("mlm_loss", "bits_per_byte")])
+        figures = [scores[f"eval/{name}/{it}"] for it in ("mlm_loss", "bits_per_byte")]
+        assert np.isfinite(figures).all()
     by_set = [scores[f"eval/{name}/mlm_loss"] for name in ("fr", "de")]
     assert math.isclose(scores["eval/mean/mlm_loss"], sum(by_set) / 2, rel_tol=1e-6)
 

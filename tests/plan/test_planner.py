@@ -169,13 +169,14 @@ def test_a_damaged_entry_is_compiled_again(compiler, tmp_path, caplog):
     first = planner.plan(make_config(), make_planner(tmp_path))
     (entry,) = tmp_path.iterdir()
     fields = b'{"kind": "Compiled", "temp_bytes": 1}'
-    for count, content in enumerate([b"", b"{", b"[]", b"{}", b"\xff\xfe", fields], start=2):
+    for count, content in enumerate([b"{", b"[]", b"\xff\xfe", fields], start=2):
         caplog.clear()
         entry.write_bytes(content)
-        for _ in range(2):
-            assert planner.plan(make_config(), make_planner(tmp_path)) == first
-            assert len(compiler) == count
+        assert planner.plan(make_config(), make_planner(tmp_path)) == first
+        assert len(compiler) == count
         assert entry.stem in caplog.text and "compiling again" in caplog.text
+    assert planner.plan(make_config(), make_planner(tmp_path)) == first
+    assert len(compiler) == count
 
 
 def test_without_compiling_shapes_are_counted_and_nothing_else_is_claimed():
@@ -211,20 +212,15 @@ def test_a_search_finds_the_largest_batch_and_what_would_help(compiler):
     assert found.changes == () and found.largest_batch == 24
 
 
-def test_a_search_of_one_phase_does_not_stumble_over_another(compiler):
-    config = make_config(global_batch_size=64)
+def test_a_search_does_not_stumble_over_another_phase_and_tells_why_a_change_cannot_be(compiler):
+    config = make_config(**{"model.hidden_size": 60})
     with config.phases.unlocked():
         config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
     config.phases.phase2.global_batch_size = 8  # no micro-batches of 8 devices
     made = planner.plan(config, make_planner(), with_search=True)
     assert any(trial.fits for trial in made.searches["phase1"].changes)
     assert [phase.fits for phase in made.phases] == [False, True]
-
-
-def test_a_change_that_cannot_be_is_told_with_its_reason(compiler):
-    config = make_config(**{"model.hidden_size": 60, "global_batch_size": 64})
-    made = planner.plan(config, make_planner(), with_search=True)
-    (sharded,) = [t for t in made.searches["phase1"].changes if "sharding" in t.changes]
+    (sharded,) = [it for it in made.searches["phase1"].changes if "sharding" in it.changes]
     assert not sharded.fits and "does not fit the mesh" in sharded.fault
 
 

@@ -10,6 +10,7 @@ import pytest
 from bertjax.devices import sharding
 from bertjax.models import reductions
 from bertjax.training import optim
+from tests import conftest
 
 
 def make_params(rng):
@@ -77,10 +78,14 @@ def moved(options, params, grads_of_steps, rate, peak=None):
     ours = jax.tree.map(jnp.float32, params)
     optimizer = optim.make_optimizer(options, ours)
     opt_state = optimizer.init(ours)
-    for grads in grads_of_steps:
-        grads = jax.tree.map(jnp.float32, grads)
+
+    @functools.partial(jax.jit, compiler_options=conftest.QUICK_COMPILER)
+    def step(ours, opt_state, grads):
         updates, opt_state = optimizer.update(grads, opt_state, ours, peak_learning_rate=peak)
-        ours = jax.tree.map(lambda value, update: value - rate * update, ours, updates)
+        return jax.tree.map(lambda value, update: value - rate * update, ours, updates), opt_state
+
+    for grads in grads_of_steps:
+        ours, opt_state = step(ours, opt_state, jax.tree.map(jnp.float32, grads))
     return ours
 
 
@@ -368,8 +373,9 @@ def test_a_second_moment_reaches_its_mean_though_a_step_is_below_half_a_unit():
     assert nearest.item() < 0.5 * expected
 
 
-@pytest.mark.parametrize("name", optim.OPTIMIZERS)
-@pytest.mark.parametrize("bias_correction", [True, False])
+@pytest.mark.parametrize(
+    ("name", "bias_correction"), [*((it, True) for it in optim.OPTIMIZERS), ("adamw", False)]
+)
 def test_every_optimizer_moves_as_it_does_in_float32(name, bias_correction):
     params = {
         "layers": {"0": {"kernel": jnp.ones((32, 32)), "bias": jnp.ones(32)}},
