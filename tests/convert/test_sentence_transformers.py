@@ -13,7 +13,7 @@ from bertjax import encode, inference, predict
 from bertjax.convert import __main__ as convert
 from bertjax.convert import formats, pretrained
 from bertjax.models import sentence_vectors
-from tests import programs, small_sentences
+from tests import small_sentences
 from tests.convert import weights
 
 MODES = ("cls_token", "mean_tokens", "max_tokens", "weightedmean_tokens", "lasttoken")
@@ -131,10 +131,12 @@ def test_exports_name_the_prompts_of_both_roles(directory):
         ({"any": "a "}, {"any": "a ", "query": "", "document": ""}),
         ({}, {}),
     ):
-        change(directory, CONFIG, prompts=given)
+        default = "query" if "query" in given else None
+        change(directory, CONFIG, prompts=given, default_prompt_name=default)
         place = directory.with_name("again")
         formats.write(formats.read(directory), place, format="huggingface")
-        assert json.loads((place / CONFIG).read_text())["prompts"] == written
+        fields = json.loads((place / CONFIG).read_text())
+        assert (fields["prompts"], fields["default_prompt_name"]) == (written, default)
         shutil.rmtree(place)
 
 
@@ -313,13 +315,11 @@ def test_dense_layers_that_would_give_other_vectors_are_refused(directory, caplo
     for fields, message in (
         ({"in_features": 17}, "in_features is 17; it must be 16, the size of"),
         ({"out_features": 0}, "out_features is 0; it must be from 1 to 100,000"),
-        ({"out_features": 10**12}, "out_features is 1000000000000; it must be from 1"),
-        ({"out_features": True}, "out_features is True; it must be from 1"),
-        ({"out_features": "8"}, "out_features is '8'; it must be from 1"),
+        ({"out_features": 10**12}, "out_features is 1000000000000"),
+        ({"out_features": True}, "out_features is True"),
         ({"bias": 1}, "bias is 1; it must be true or false"),
         ({"use_residual": True}, "use_residual is True; it must be false"),
         ({"activation_function": "torch.nn.modules.activation.ELU"}, "ELU'; it must be torch.nn.I"),
-        ({"activation_function": "own.Tanh"}, "activation_function is 'own.Tanh'; it must be"),
         ({"activation_function": ["x"]}, "activation_function is .'x'.; it must be"),
         ({"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
         ({"in_features": None, "bias": None}, "in_features is None; .* bias is None"),
@@ -399,19 +399,3 @@ def test_what_was_written_is_read_also_of_a_workdir_made_of_it(exported, tmp_pat
     assert "| prompt `query` | `w9 ` |" in card
     with pytest.raises(ValueError, match="--step=3 chooses a checkpoint of a workdir"):
         inference.load(exported, step=3)
-
-
-def test_other_programs_take_weights_where_they_lie(tmp_path):
-    for head, module, arguments, line in (
-        ("masked_lm", "fill_mask", ("--json", "w1 [MASK]"), ""),
-        ("masked_lm", "score", (), "w1 w2"),
-        ("sequence_classification", "predict", (), '{"text": "w1 w2"}'),
-    ):
-        outputs = []
-        for format in ("huggingface", "bertjax"):
-            place = tmp_path / f"{head}_{format}"
-            if not place.exists():
-                formats.write(weights.make(head), place, format=format)
-            flags = (f"--checkpoint={place}", *arguments)
-            outputs.append(programs.succeed(f"bertjax.{module}", *flags, lines=(line,)).output)
-        assert outputs[0] == outputs[1] != b""

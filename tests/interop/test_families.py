@@ -14,11 +14,10 @@ import pytest
 from bertjax import fill_mask, inference
 from bertjax.convert import __main__ as program
 from bertjax.convert import families, formats, heads, names, pretrained
-from bertjax.models import parameters, plain_attention
+from bertjax.models import parameters
 from bertjax.tasks import base, replaced_tokens
 from tests import lazily
 from tests.convert import outputs, weights
-from tests.convert.families import test_electra
 from tests.interop import exports
 
 torch = lazily.imported("torch")
@@ -34,6 +33,14 @@ SIZES = {
     **{"intermediate_size": 29, "num_hidden_layers": 2, "max_position_embeddings": 13},
 }
 ROBERTA = SIZES | {"max_position_embeddings": 15, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+MODERNBERT = {
+    **{"vocab_size": VOCAB_SIZE, "hidden_size": 18, "num_attention_heads": 3},
+    **{"intermediate_size": 13, "num_hidden_layers": 4, "max_position_embeddings": 64},
+    **{"global_attn_every_n_layers": 3, "local_attention": 6, "pad_token_id": 0},
+    **dict.fromkeys(("bos_token_id", "cls_token_id"), 1),
+    **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
+    "attn_implementation": "eager",  # plain torch
+}
 # Family -> the fields of transformers' config class.
 FIELDS = {
     "bert": SIZES,
@@ -44,22 +51,7 @@ FIELDS = {
         **{"max_position_embeddings": 13},
     },
     "electra": SIZES | {"embedding_size": 10},
-    "modernbert": {
-        **{"vocab_size": VOCAB_SIZE, "hidden_size": 18, "num_attention_heads": 3},
-        **{"intermediate_size": 13, "num_hidden_layers": 4, "max_position_embeddings": 64},
-        **{"global_attn_every_n_layers": 3, "local_attention": 6, "pad_token_id": 0},
-        **dict.fromkeys(("bos_token_id", "cls_token_id"), 1),
-        **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
-        "attn_implementation": "eager",  # plain torch
-    },
-    "modernbert-decoder": {
-        **{"vocab_size": VOCAB_SIZE, "hidden_size": 18, "num_attention_heads": 3},
-        **{"intermediate_size": 13, "num_hidden_layers": 4, "max_position_embeddings": 64},
-        **{"global_attn_every_n_layers": 3, "local_attention": 6, "pad_token_id": 0},
-        **dict.fromkeys(("bos_token_id", "cls_token_id"), 1),
-        **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
-        "attn_implementation": "eager",
-    },
+    **dict.fromkeys(("modernbert", "modernbert-decoder"), MODERNBERT),
     "xlm": {
         **{"vocab_size": VOCAB_SIZE, "emb_dim": 15, "n_heads": 3, "n_layers": 2, "n_langs": 3},
         **{"max_position_embeddings": 13},
@@ -101,6 +93,12 @@ CASES = [
     ("distilbert", "none", {"sinusoidal_pos_embds": True}),
     ("electra", "replaced_tokens", {"embedding_size": 15}),
     ("modernbert", "masked_lm", {"local_attention": 1}),  # a token sees itself alone
+    ("modernbert", "masked_lm", {"classifier_activation": "silu"}),  # as of FlexBERT
+    ("modernbert", "none", {"global_attn_every_n_layers": 1}),  # no window
+    (
+        *("modernbert", "sequence_classification"),
+        {"classifier_pooling": "mean", "classifier_activation": "silu"},
+    ),
     ("modernbert-decoder", "causal_lm", {"local_attention": 2}),  # the same
     ("modernbert-decoder", "causal_lm", {"global_attn_every_n_layers": 1}),  # no window
     ("xlm", "masked_lm", {"use_lang_emb": False, "gelu_activation": False}),
@@ -220,8 +218,12 @@ def assert_state(ours, theirs):
 def test_outputs_losses_and_gradients_are_theirs(tmp_path, name, head, changes):
     theirs, read = of_torch(name, head, tmp_path / "hf", **changes)
     formats.write(read, tmp_path / "again", format="huggingface")
-    assert_state(theirs, type(theirs).from_pretrained(tmp_path / "again"))
-    graphdef, params = outputs.module_of(read)
+    again = type(theirs).from_pretrained(tmp_path / "again")
+    assert_state(theirs, again)
+    for field in ("classifier_pooling", "classifier_activation"):  # of ModernBERT
+        assert getattr(again.config, field, None) == getattr(theirs.config, field, None)
+    pooling = {"pooling": read.pooling} if "classifier_pooling" in changes else {}
+    graphdef, params = outputs.module_of(read, **pooling)
     rows = make_rows(head, padding=theirs.config.pad_token_id)
     # In a window a padding sees other padding there and nothing here.
     pads_differ, slack = read.config.window != 0, 2 if "modernbert" in name else 1
@@ -324,41 +326,22 @@ def test_an_export_loads_without_a_word_and_comes_back(tmp_path, capfd, name, he
     weights.assert_equal(again, dataclasses.replace(made, params=wanted, vocabulary=known))
 
 
-# Format and family, the head of the weights, --head. The released code has poolers everywhere, and
-# no names for classes.
+# Format of the weights, their head, --head. Which parts are chosen: tests/convert.
 CHOICES = [
-    *(("huggingface", "bert", "pretraining", it) for it in ("masked_lm", "none", "next_sentence")),
-    ("huggingface", "bert", "sequence_classification", "none"),
-    ("huggingface", "bert", "multiple_choice", "none"),
-    ("huggingface", "distilbert", "sequence_classification", "none"),
-    ("tf1", "bert", "sequence_classification", "token_classification"),
-    *(
-        ("tf1", "bert", head, head)
-        for head in families.named("bert").architectures
-        if head != "token_classification"
-    ),
+    ("huggingface", "pretraining", "none"),
+    ("huggingface", "multiple_choice", "none"),
+    ("tf1", "sequence_classification", "token_classification"),
 ]
 
 
-@pytest.mark.parametrize(("format", "name", "head", "chosen"), CHOICES)
-def test_a_chosen_head_loads_without_a_word(tmp_path, format, name, head, chosen):
-    made = exports.make(families.named(name), head)
-    labels = made.labels if format == "huggingface" else {}
+@pytest.mark.parametrize(("format", "head", "chosen"), CHOICES)
+def test_a_chosen_head_loads_without_a_word(tmp_path, format, head, chosen):
+    made = exports.make(families.named("bert"), head)
+    labels = made.labels if format == "huggingface" else {}  # the released code has none
     weights.write(dataclasses.replace(made, labels=labels), tmp_path / "source", format)
     program.convert(tmp_path / "source", tmp_path / "hf", head=chosen)
     exports.write_facts(pretrained.select(made, chosen), tmp_path / "hf")
     assert reader.load(tmp_path / "hf")[2] == []
-
-
-def test_both_models_of_an_electra_load_without_a_word(tmp_path):
-    made = test_electra.make()
-    formats.write(made, tmp_path / "run", format="bertjax")
-    for head in ("replaced_tokens", "masked_lm", "none"):
-        program.convert(tmp_path / "run", tmp_path / head, head=head)
-        exports.write_facts(pretrained.select(made, head), tmp_path / head)
-        model, _, complaints = reader.load(tmp_path / head)
-        assert complaints == []
-        assert model.config.hidden_size == (64 if head == "masked_lm" else 128)
 
 
 def test_classes_with_fewer_parts_find_theirs_and_name_what_they_lack(tmp_path, heard):
@@ -405,71 +388,18 @@ def test_masks_are_filled_with_the_same_probabilities(tmp_path):
         np.testing.assert_allclose(best.values.numpy(), wanted, atol=1e-4)
 
 
-def hidden_of(read, inputs):
-    graphdef, params = outputs.module_of(read)
-    run = jax.jit(lambda params, rows: parameters.merge(graphdef, params).encoder(rows))
-    return np.asarray(run(params, jax.tree.map(jnp.asarray, inputs)))
-
-
-@pytest.mark.parametrize("name", (*KIN, "xlm"))
-def test_logits_are_those_of_float64(tmp_path, name):
-    theirs, read = of_torch(name, "masked_lm", tmp_path / "hf")
-    rows = make_rows(padding=theirs.config.pad_token_id)
-    with torch.no_grad():
-        expected = theirs.double()(**their_inputs(rows, read)).logits.numpy()
-    model = parameters.merge(*outputs.module_of(read))
-    logits = our_logits(name, "masked_lm", model, jax.tree.map(jnp.asarray, rows))["labels"]
-    shown = rows["input_mask"] != 0
-    np.testing.assert_allclose(logits[shown], expected[shown], rtol=1e-5, atol=1e-5)
-
-
-def test_positions_of_a_roberta_whose_rows_are_padded_in_front_are_theirs(tmp_path):
-    theirs, read = of_torch("roberta", "none", tmp_path / "hf")
-    rows = {name: np.roll(array, 3, axis=1) for name, array in make_rows(padding=1).items()}
-    ids, mask = rows["input_ids"], rows["input_mask"]
-    with torch.no_grad():
-        out = theirs(torch.tensor(ids), attention_mask=torch.tensor(mask)).last_hidden_state
-    hidden = hidden_of(read, {"input_ids": ids, "sequence_ids": mask})
-    np.testing.assert_allclose(hidden[mask != 0], out.numpy()[mask != 0], atol=2e-5)
-
-
-@pytest.mark.parametrize("length", [9, 33])  # others: tests/models/test_attention.py
-def test_hidden_states_are_theirs_at_lengths_around_window_and_block(tmp_path, length, monkeypatch):
-    monkeypatch.setattr(plain_attention, "WINDOW_BLOCK", 8)
-    monkeypatch.setattr(plain_attention, "QUERY_BLOCK", 8)
-    monkeypatch.setattr(plain_attention, "MOST_AT_ONCE", 16)
-    theirs, read = of_torch("modernbert", "none", tmp_path / "hf")
-    assert (read.config.window, read.config.global_every) == (3, 3)
-    rng = np.random.default_rng(length)
-    ids = rng.integers(3, VOCAB_SIZE, (2, length))
-    mask = np.ones((2, length), np.int64)
-    mask[1, length // 2 + 1 :] = 0
-    with torch.no_grad():
-        out = theirs(torch.tensor(ids), attention_mask=torch.tensor(mask)).last_hidden_state
-    hidden = hidden_of(read, {"input_ids": ids, "input_mask": mask})
-    real = mask != 0
-    np.testing.assert_allclose(hidden[real], out.numpy()[real], atol=1e-4)
-    # Two in a row: each is what it is alone.
-    packed = {
-        "input_ids": np.concatenate([ids, ids], axis=1),
-        "sequence_ids": np.concatenate([mask, 2 * mask], axis=1),
-    }
-    both = hidden_of(read, packed).reshape(2, 2, length, -1)
-    for place in range(2):
-        np.testing.assert_allclose(both[:, place][real], out.numpy()[real], atol=1e-4)
-
-
-def modernbert(head, **changes):
-    """Random weights with other windows and angles than the defaults."""
-    made = exports.make(families.named("modernbert"), head)
-    fields = {"window": 5, "rotary_base": 160_000.0, "local_rotary_base": 10_000.0}
-    config = dataclasses.replace(made.config, num_hidden_layers=4, **fields | changes)
-    return weights.make(head, config=config, vocabulary=made.vocabulary)
-
-
 def test_both_dialects_of_modernberts_config_are_written(tmp_path):
-    formats.write(modernbert("masked_lm"), tmp_path / "hf", format="huggingface")
-    fields = json.loads((tmp_path / "hf" / "config.json").read_text())
+    made = exports.make(families.named("modernbert"), "masked_lm")
+    angles = {"rotary_base": 160_000.0, "local_rotary_base": 10_000.0}
+    config = dataclasses.replace(made.config, num_hidden_layers=4, window=5, **angles)
+
+    def written(config):
+        given = weights.make("masked_lm", config=config, vocabulary=made.vocabulary)
+        formats.write(given, tmp_path / "hf", format="huggingface", overwrite=True)
+        assert formats.read(tmp_path / "hf").config == config
+        return json.loads((tmp_path / "hf" / "config.json").read_text())
+
+    fields = written(config)
     assert fields["layer_types"] == ["full_attention", "sliding_attention"] * 2
     assert (fields["global_attn_every_n_layers"], fields["local_attention"]) == (2, 10)
     assert fields["rope_parameters"]["full_attention"]["rope_theta"] == 160_000.0
@@ -477,52 +407,5 @@ def test_both_dialects_of_modernberts_config_are_written(tmp_path):
     # text-embeddings-inference requires these fields.
     wanted = {"initializer_cutoff_factor", "norm_bias", "pad_token_id", "cls_token_id"}
     assert wanted | {"bos_token_id", "eos_token_id", "sep_token_id"} <= fields.keys()
-
-
-@pytest.mark.parametrize(("pooling", "activation"), [("cls", "gelu"), ("mean", "silu")])
-def test_a_classifier_pools_as_theirs(tmp_path, pooling, activation):
-    changes = {"classifier_pooling": pooling, "classifier_activation": activation}
-    theirs, read = of_torch("modernbert", "sequence_classification", tmp_path / "hf", **changes)
-    assert read.pooling == pooling and read.config.pooler_act == activation
-    rows = make_rows()
-    with torch.no_grad():
-        expected = theirs(**their_inputs(rows, read)).logits.numpy()
-    model = parameters.merge(*outputs.module_of(read, pooling=pooling))
-    np.testing.assert_allclose(model(jax.tree.map(jnp.asarray, rows)), expected, atol=2e-4)
-    formats.write(read, tmp_path / "again", format="huggingface")
-    again = type(theirs).from_pretrained(tmp_path / "again")
-    assert again.config.classifier_pooling == pooling
-    assert again.config.classifier_activation == activation
-    assert_state(theirs, again)
-
-
-def test_the_head_over_masked_tokens_has_the_activation_of_every_head(tmp_path):
-    """The official conversion of FlexBERT writes silu."""
-    theirs, read = of_torch(
-        "modernbert", "masked_lm", tmp_path / "hf", classifier_activation="silu"
-    )
-    rows = make_rows()
-    with torch.no_grad():
-        expected = theirs(**their_inputs(rows, read)).logits.numpy()
-    model = parameters.merge(*outputs.module_of(read))
-    batch = jax.tree.map(jnp.asarray, rows)
-    positions = jnp.broadcast_to(jnp.arange(expected.shape[1]), expected.shape[:2])
-    logits = model.mlm_logits(model.encoder(batch), positions)
-    is_real = rows["input_mask"] != 0
-    np.testing.assert_allclose(np.asarray(logits)[is_real], expected[is_real], atol=2e-4)
-
-
-def test_an_encoder_without_windows_is_one_whose_every_layer_is_global(tmp_path):
-    made = modernbert("none", window=0, global_every=1)
-    formats.write(made, tmp_path / "all", format="huggingface")
-    read = formats.read(tmp_path / "all")
-    assert read.config == made.config
-    model = transformers.AutoModel.from_pretrained(
-        tmp_path / "all", attn_implementation="eager"
-    ).eval()
-    assert set(getattr(model.config, "layer_types", ["full_attention"])) == {"full_attention"}
-    ids = np.random.default_rng(0).integers(3, VOCAB_SIZE, (2, exports.POSITIONS))
-    with torch.no_grad():
-        expected = model(torch.tensor(ids)).last_hidden_state.numpy()
-    hidden = hidden_of(read, {"input_ids": ids, "input_mask": np.ones_like(ids)})
-    np.testing.assert_allclose(hidden, expected, atol=1e-4)
+    whole = written(dataclasses.replace(config, window=0, global_every=1))
+    assert whole["layer_types"] == ["full_attention"] * 4

@@ -176,7 +176,6 @@ def test_what_has_no_reader_is_refused_by_name_and_a_missing_special_token_is_an
             {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "sudachi"},
             "(?s)BertJapaneseTokenizer .*word_tokenizer_type is 'sudachi'; known are basic, mecab",
         ),
-        ({"tokenizer_class": "BertweetTokenizer"}, "of the class BertweetTokenizer, whose rules"),
         (
             {"mask_token": "<mask>", "pad_token": "<p>"},
             "pad_token '<p>' is not .*mask_token '<mask>",

@@ -103,26 +103,6 @@ def test_vectors_that_are_cut_are_theirs_and_so_are_prompts_of_one_name(tmp_path
     np.testing.assert_allclose(found, theirs.encode_document(TEXTS), atol=3e-6)
 
 
-def test_what_is_written_comes_back(tmp_path):
-    projections = sentence_vectors.projections_of([(24, "gelu", False), (16, "tanh")])
-    sentence = dataclasses.replace(VECTORS, default_prompt="query", projections=projections)
-    weights_made = made("bert", sentence)
-    formats.write(weights_made, tmp_path / "first", format="bertjax")
-    formats.write(formats.read(tmp_path / "first"), tmp_path / "second", format="huggingface")
-    formats.write(formats.read(tmp_path / "second"), tmp_path / "third", format="huggingface")
-    again = formats.read(tmp_path / "third")
-    assert again.sentence == weights_made.sentence
-    assert again.config == weights_made.config
-    assert {path: array.tobytes() for path, array in again.params.items()} == {
-        path: array.tobytes() for path, array in weights_made.params.items()
-    }
-    files = sorted(path for path in (tmp_path / "second").rglob("*") if path.is_file())
-    assert len(files) >= 14
-    for path in files:
-        other = tmp_path / "third" / path.relative_to(tmp_path / "second")
-        assert path.read_bytes() == other.read_bytes(), path
-
-
 @pytest.mark.parametrize(
     ("pooling", "projections"),
     [("weighted", ()), ("last", ((5, "sigmoid"), (9, "relu"), (7, "silu"), (8, "identity")))],

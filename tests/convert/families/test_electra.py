@@ -15,9 +15,7 @@ from bertjax.convert import formats, heads, huggingface_config, pretrained, work
 from bertjax.convert.families import electra
 from bertjax.inference import likelihood
 from bertjax.models import embedding_sharing, parameters
-from bertjax.training import warm_start
 from tests.convert import weights
-from tests.training import test_warm_start
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
@@ -105,8 +103,7 @@ def test_a_directory_for_transformers_is_of_one_of_them_the_discriminator_unless
     assert f"An ELECTRA with {sum(a.size for a in discriminator.params.values()):,} para" in card
 
 
-@pytest.mark.parametrize("sharing", ["shared", "separate"])
-@pytest.mark.parametrize("has_config", [True, False])
+@pytest.mark.parametrize(("sharing", "has_config"), [("shared", False), ("separate", True)])
 def test_a_released_checkpoint_has_both_and_needs_no_config(tmp_path, sharing, has_config):
     made = make(sharing)
     weights.write(made, tmp_path / "tf1", "tf1")
@@ -145,20 +142,6 @@ def test_embeddings_as_wide_as_the_layers_are_written_so_and_read_as_ours(tmp_pa
     assert fields["embedding_size"] == fields["hidden_size"] == 128
     read = huggingface_config.parse_config(json.loads(json.dumps(fields)), source="it")
     assert read.encoder == config
-
-
-@pytest.mark.slow
-def test_finetuning_starts_from_the_discriminators_encoder(trained):
-    source = formats.read(trained)
-    shapes = {p: a for p, a in of_discriminator(make()).items() if p.startswith("encoder.")}
-    target = test_warm_start.make_target(
-        encoder=SIZES,
-        params=parameters.nested(shapes | {"classifier.bias": np.zeros(3, np.float32)}),
-        vocabulary=source.vocabulary,
-        has_own_heads=True,
-    )
-    found = warm_start.match(source, target)
-    assert_same(found.values, shapes)
 
 
 def test_fill_mask_has_the_generator_and_all_else_the_discriminator(trained):

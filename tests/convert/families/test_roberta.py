@@ -42,16 +42,6 @@ def test_a_vocabulary_with_another_padding_is_told_before_it_is_trained():
     assert run_log.obstacles(config, small_byte_bpe.vocabulary()) == []
 
 
-def test_the_tokenizer_is_read_from_either_of_its_files(tmp_path):
-    known = small_byte_bpe.vocabulary()
-    known.save(tmp_path)
-    for gone in ("", "tokenizer.json", "vocab.json"):
-        known.save(tmp_path)
-        (tmp_path / gone).unlink() if gone else None
-        read = huggingface_tokenizer.read_tokenizer(tmp_path, roberta.TOKENIZER)
-        assert read is not None and read.describe() == known.describe()
-
-
 @pytest.fixture(scope="module")
 def pieces() -> bytes:
     """A model as fairseq's are: <unk>, <s> and </s> come first."""
