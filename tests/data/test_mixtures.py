@@ -47,12 +47,12 @@ def mixture(tmp_path_factory):
     return records.open(directory)
 
 
-@pytest.fixture(params=["eo fr", "de eo fr"])
+@pytest.fixture
 def memory(request, mixture, monkeypatch):
     """The languages that are read whole; a single shard, as of Esperanto, would be one stream."""
     sizes = [
         sum(mixture.manifest.shards[it].bytes for it in mixture.manifest.shards_of(name))
-        for name in request.param.split()
+        for name in getattr(request, "param", "eo fr").split()
     ]
     monkeypatch.setattr(mixtures, "IN_MEMORY_BYTES", max(sizes) + 1)
     monkeypatch.setattr(mixtures, "BLOCK", 16)
@@ -146,19 +146,19 @@ def test_all_streams_together_read_each_example_in_memory_once_an_epoch():
     assert len({tuple(epoch) for epoch in epochs.tolist()}) == 10
 
 
-@pytest.mark.usefixtures("memory")
-def test_a_mixed_batch_is_a_function_of_seed_and_step_on_any_hosts(mixture):
+@pytest.mark.parametrize("memory", ["eo fr", "de eo fr"], indirect=True)
+def test_a_mixed_batch_is_a_function_of_seed_and_step_on_any_hosts(mixture, memory):
     whole = read(mixture, 24, draw_masks=plain.draw_masks)
-    for step in (1, 7, 21):
+    for step in (7, 21):
         resumed = read(mixture, 3, start_step=step, draw_masks=plain.draw_masks)
         plain.assert_same_batches(resumed, whole[step : step + 3])
     parts = [
         read(mixture, 3, start_step=5, rows=rows, draw_masks=plain.draw_masks)
-        for rows in plain.host_rows(4)
+        for rows in plain.host_rows(2)
     ]
     plain.assert_same_batches(plain.join_hosts(parts), whole[5:8])
-    other = read(mixture, 24, seed=2)
-    assert (languages_of(other) != languages_of(whole)).any()
+    other = read(mixture, 3, seed=2)
+    assert (languages_of(other) != languages_of(whole[:3])).any()
 
 
 @pytest.mark.usefixtures("memory")

@@ -133,16 +133,30 @@ def test_records_are_known_again_by_what_is_read_and_not_by_what_is_told_besides
         assert described(**read).digest != same.digest
 
 
-def test_the_first_row_with_a_number_that_fits_nowhere_is_found():
+@pytest.mark.parametrize(
+    ("name", "values", "fault"),
+    [
+        ("segment_ids", [[0], [1], [-2]], "segment_ids holds -2, but they count from 0"),
+        (
+            "input_ids",
+            [[99], [0], [100]],
+            "input_ids holds 100, but the vocabulary has 100 entries",
+        ),
+        ("masked_lm_ids", [[0], [1], [134]], "masked_lm_ids holds 134, but the vocabulary"),
+        (
+            "masked_lm_positions",
+            [[0], [5], [6]],
+            "masked_lm_positions holds 6, but it has 6 places",
+        ),
+        ("next_sentence_labels", [0, 1, 2], "next_sentence_labels holds 2"),
+    ],
+)
+def test_the_first_row_with_a_number_that_fits_nowhere_is_found(name, values, fault):
     ids = np.full((3, 6), 99)
     batch = {"input_ids": ids, "segment_ids": np.zeros((3, 6)), "masked_lm_ids": ids[:, :0]}
     assert records.first_misfit(batch, described()) is None
-    row, fault = records.first_misfit(
-        batch | {"segment_ids": np.array([[0], [1], [-2]])}, described()
-    )
-    assert (row, fault) == (2, "segment_ids holds -2, but they count from 0")
-    labels = {"next_sentence_labels": np.array([0, 2, 1])}
-    assert records.first_misfit(batch | labels, described())[0] == 1
+    row, found = records.first_misfit(batch | {name: np.array(values)}, described())
+    assert row == 2 and found.startswith(fault)
 
 
 def test_a_fitting_record_set_opens_with_the_manifest_that_was_saved(tmp_path):

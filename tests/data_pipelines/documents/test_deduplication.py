@@ -34,27 +34,18 @@ def test_records_without_copies_are_those_of_a_text_without_them(
     copied = "\n\n".join([*documents, *spaced, *documents[:5]])
     with_menus = [f"{menu}\n{one}\n{short}" for one in documents]
     without = [with_menus[0], *(f"{one}\n{short}" for one in documents[1:])]
-    for rule, text, clean, counts in (
-        ("documents", copied, "\n\n".join(documents), {"documents": 25}),
-        (
-            "lines",
-            "\n\n".join([*with_menus, menu]),
-            "\n\n".join(without),
-            {"lines": 40, "emptied documents": 1},
-        ),
+    lines = {"lines": 40, "emptied documents": 1}
+    for rule, workers, text, clean, counts in (
+        ("documents", 1, copied, "\n\n".join(documents), {"documents": 25}),
+        ("lines", 2, "\n\n".join([*with_menus, menu]), "\n\n".join(without), lines),
     ):
         expected, _ = records_of(tmp_path, vocabulary_directory, clean, f"{rule}-clean")
-        for workers in (1, 2):
-            flags = {"deduplicate": rule, "num_workers": workers}
-            name = f"{rule}-{workers}"
-            shards, manifest = records_of(tmp_path, vocabulary_directory, text, name, **flags)
-            assert shards == expected
-            assert manifest.statistics["removed_copies"] == counts
-        shown = "\n".join(report.lines(manifest))
-        assert (
-            f"{next(iter(counts.values()))} {next(iter(counts))}"
-            in shown.split("copies removed")[1]
-        )
+        flags = {"deduplicate": rule, "num_workers": workers}
+        shards, manifest = records_of(tmp_path, vocabulary_directory, text, rule, **flags)
+        assert shards == expected
+        assert manifest.statistics["removed_copies"] == counts
+        shown = "\n".join(report.lines(manifest)).split("copies removed")[1]
+        assert f"{counts[rule]} {rule}" in shown
         _, manifest = records_of(tmp_path, vocabulary_directory, text, f"{rule}-all")
         assert f"--deduplicate={rule}" in " ".join(report.lines(manifest))
 
