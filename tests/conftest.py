@@ -7,6 +7,7 @@ import pathlib
 import signal
 import sys
 import tempfile
+import typing
 from collections.abc import Iterator
 
 import jax
@@ -34,7 +35,15 @@ import pytest  # noqa: E402
 
 from bertjax.data import records, synthetic  # noqa: E402
 from bertjax.models import EncoderConfig  # noqa: E402
+from bertjax.tokenization import normalization, spelled_rules, wordpiece  # noqa: E402
 from tests import made_once, small_datasets  # noqa: E402
+
+# What is asked of one character has no shape. A tokenizer that is exported asks it of a million,
+# and to check the types takes ten times as long.
+for _module in (normalization, spelled_rules, wordpiece):
+    for _function in vars(_module).values():
+        if {"character", "code_point"} & {*getattr(_function, "__annotations__", ())}:
+            typing.no_type_check(_function)
 
 # A shell has its background processes ignore Ctrl-C, and nohup a hangup; tests send both.
 for _number, _handler in {

@@ -196,43 +196,6 @@ def test_a_fragment_is_half_of_the_row_at_its_start_or_its_end_or_anywhere():
         assert near(share, 0.6 / 10 + 0.2 * (place in (0, 9)), count), place
 
 
-def test_eight_of_ten_tokens_of_a_fragment_are_hidden_from_both():
-    count = 20_000
-    batch = full_rows(count)
-    found = made("mass", batch)
-    before = batch["input_ids"]
-    places = found["target_positions"] + 1
-    now, was = (np.take_along_axis(it, places, axis=1) for it in (found["input_ids"], before))
-    shown = np.take_along_axis(found["source_mask"], places, axis=1)
-    assert near((now == MASK).mean(), 0.8 + 0.1 / VOCABULARY, places.size)
-    assert near((now == was).mean(), 0.1 + 0.1 / VOCABULARY, places.size)
-    np.testing.assert_array_equal(shown, now != MASK)
-    outside = np.ones(before.shape, bool)
-    np.put_along_axis(outside, places, False, axis=1)
-    np.testing.assert_array_equal(found["input_ids"][outside], before[outside])
-    assert found["source_mask"][outside].all()
-
-
-def test_three_of_ten_tokens_are_asked_for_in_spans_that_are_one_mask_each():
-    count, length = 4_000, 102
-    batch = full_rows(count, length)
-    row, first, sizes, empty = sequence_rows._spans(
-        (batch["input_ids"] > MASK) & (batch["input_mask"] != 0), np.random.default_rng(0)
-    )
-    np.testing.assert_array_equal(np.bincount(row, sizes, count), 30)
-    assert len(set(zip(row.tolist(), first.tolist(), strict=True))) == len(row)
-    # All but the last of a row have Poisson's lengths, empty ones among them.
-    lasts = np.flatnonzero(np.diff(row, append=count))
-    whole = np.delete(sizes, lasts)
-    assert empty.sum() / (len(whole) + empty.sum()) == pytest.approx(np.exp(-3.5), rel=0.15)
-    assert np.bincount(whole)[3] / np.bincount(whole)[1] == pytest.approx(3.5**2 / 6, rel=0.1)
-    found = made("bart", batch)
-    source = found["input_ids"]
-    new = (found["input_mask"] != 0) & ~np.isin(source, batch["input_ids"][0])
-    others = 0.1 * (1 - length / VOCABULARY)  # are not among the row's own
-    assert near((source[new] == MASK).mean(), 0.9 / (0.9 + others), new.sum())
-
-
 def test_all_orders_of_the_sentences_of_a_row_are_as_likely():
     count = 12_000
     batch = full_rows(count, 9)

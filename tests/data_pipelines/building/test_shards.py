@@ -244,6 +244,3 @@ def test_what_is_finished_is_not_made_again(new_job, monkeypatch):
     pairs.write_bytes(drawn[:-1] + b"?")
     np.testing.assert_array_equal(paired(job), counts)
     assert pairs.read_bytes() == drawn
-    path.write_bytes(b"half a shard")
-    (pathlib.Path(job.scratch) / f"{path.name}.json").unlink()
-    assert shards.write(0, job, 2, counts).shard == once[0].shard and path.read_bytes() == content
