@@ -38,8 +38,8 @@ from bertjax.models import EncoderConfig  # noqa: E402
 from bertjax.tokenization import normalization, spelled_rules, wordpiece  # noqa: E402
 from tests import made_once, small_datasets  # noqa: E402
 
-# What is asked of one character has no shape. A tokenizer that is exported asks it of a million,
-# and to check the types takes ten times as long.
+# A rule of one character has no shape. The export of a tokenizer asks it of a million characters,
+# and checks of the types take ten times as long.
 for _module in (normalization, spelled_rules, wordpiece):
     for _function in vars(_module).values():
         if {"character", "code_point"} & {*getattr(_function, "__annotations__", ())}:
