@@ -11,7 +11,7 @@ import pytest
 from etils import epath
 
 from bertjax import jobs
-from bertjax.convert import huggingface_write, workdir
+from bertjax.convert import workdir
 from bertjax.devices import sharding
 from bertjax.files import directories
 from bertjax.finetuning import choices, conll_files, spans, tag_schemes, tags, texts
@@ -154,15 +154,6 @@ def test_sizes_and_vocabulary_come_from_the_weights_and_dropout_from_the_config(
     stored = workdir.read(source).vocabulary.describe()
     assert job.data.vocabulary.describe() == stored
     assert job.data.identity()["tokenizer_sha256"] == stored["sha256"]
-
-
-def test_a_hugging_face_directory_can_be_started_from(tmp_path, open_job):
-    made = weights.make("pretraining")
-    # Writing tokenizer.json takes long; vocab.txt is enough.
-    huggingface_write.write(dataclasses.replace(made, vocabulary=None), tmp_path / "hf", card="")
-    made.vocabulary.save(tmp_path / "hf")
-    job = open_job("glue", init_from=str(tmp_path / "hf"))
-    assert job.config.model.hidden_size == weights.CONFIG.hidden_size
 
 
 def test_a_run_that_has_begun_has_sizes_and_vocabulary_in_its_workdir(tmp_path, open_job, source):

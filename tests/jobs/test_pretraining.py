@@ -147,20 +147,16 @@ def test_a_phase_counts_its_batches_from_its_own_first_step(directories):
     assert second != positions(6, phase=0)  # Over the same records, in another order.
 
 
-def test_the_vocabulary_size_comes_from_the_records_and_leaves_the_config_given_alone(directories):
+def test_the_vocabulary_size_comes_from_the_records_and_a_much_larger_one_is_warned_of(
+    directories, caplog
+):
     config = make_config(directories)
-    job = pretraining.open_job(config)
-    assert job.config.model.vocab_size == 95
+    assert pretraining.open_job(config).config.model.vocab_size == 95
     assert config.model.vocab_size == 0
-    larger = pretraining.open_job(make_config(directories, **{"model.vocab_size": 128}))
-    assert larger.config.model.vocab_size == 128
-
-
-def test_a_table_much_larger_than_the_vocabulary_is_warned_of(directories, caplog):
-    pretraining.open_job(make_config(directories, **{"model.vocab_size": 100}))
-    assert "never read" not in caplog.text
-    pretraining.open_job(make_config(directories, **{"model.vocab_size": 128}))
-    assert "vocab_size is 128, but the vocabulary of" in caplog.text
+    for given, is_warned in ((100, False), (128, True)):
+        job = pretraining.open_job(make_config(directories, **{"model.vocab_size": given}))
+        assert job.config.model.vocab_size == given
+        assert (f"vocab_size is {given}, but the vocabulary of" in caplog.text) == is_warned
 
 
 def test_phases_with_different_vocabularies_are_refused(directories, tmp_path):

@@ -32,7 +32,7 @@ def root(tmp_path_factory):
     """Records, and a teacher with their vocabulary."""
     directory = tmp_path_factory.mktemp("distilling")
     small_records.write(directory / "train", documents=range(50))
-    formats.write(weights.make("masked_lm"), directory / "teacher", format="huggingface")
+    formats.write(weights.make("masked_lm"), directory / "teacher", format="bertjax")
     return directory
 
 
@@ -89,7 +89,7 @@ def test_a_run_may_move_its_teacher_but_not_change_it(root, trained, tmp_path):
     moved = shutil.copytree(root / "teacher", tmp_path / "moved")
     run(make_config(root, **{"distillation.teacher": str(moved)}), root / "run")
     other = tmp_path / "other"
-    formats.write(weights.make("masked_lm", seed=9), other, format="huggingface")
+    formats.write(weights.make("masked_lm", seed=9), other, format="bertjax")
     for teacher in (str(other), ""):
         with pytest.raises(ValueError, match="is not the teacher that the run began with"):
             run(make_config(root, **{"distillation.teacher": teacher}), root / "run")
@@ -99,8 +99,8 @@ def test_a_teacher_that_does_not_fit_or_teaches_nothing_is_refused(root, tmp_pat
     words = [*small_records.WORDS[:-1], "other"]
     other, bare = str(tmp_path / "other"), str(tmp_path / "bare")
     made = weights.make("masked_lm", vocabulary=small_records.vocabulary(words))
-    formats.write(made, other, format="huggingface")
-    formats.write(weights.make("none"), bare, format="huggingface")
+    formats.write(made, other, format="bertjax")
+    formats.write(weights.make("none"), bare, format="bertjax")
     for options, error, message in [
         ({"teacher": other}, ValueError, r"teach this run:\n  .* differ: entry 94 is"),
         ({"teacher": bare}, ValueError, "mlm_head|cls.predictions"),

@@ -78,47 +78,42 @@ def test_a_meta_item_of_other_types_is_named(tmp_path, monkeypatch):
             reader.describe(tmp_path)
 
 
-META_FAULTS = [
-    ("config", [], "config is .*; it must be an object"),
-    ("config.model", 3, "config.model is 3; it must be an object"),
-    (
-        "config.model.vocab_size",
-        [7],
-        r"config.model.vocab_size is \[7\]; it must be a whole number",
-    ),
-    (
-        "config.phases.phase1.num_steps",
-        "9",
-        "config.phases.phase1.num_steps is '9'; it must be a wh",
-    ),
-    ("config.finetuning.labels", "abc", "config.finetuning.labels is 'abc'; it must be a list"),
-    ("config.finetuning.is_regression", 1, "is_regression is 1; it must be true or false"),
-    ("config.init_from", {}, "config.init_from is {}; it must be a text"),
-    ("fingerprints", "x", "meta.fingerprints is 'x'; it must be an object"),
-    ("fingerprints.params", 5, "meta.fingerprints.params is 5; it must be a list"),
-    ("identity", ["a"], r"meta.identity is \['a'\]; it must be an object"),
-    ("identity.manifests", [1], r"meta.identity.manifests is \[1\]; it must be an object"),
-    ("skipped.total", "1", "meta.skipped.total is '1'; it must be a whole number"),
-    ("sums.loss", 2.5, "meta.sums.loss is 2.5; it must be a list"),
-    ("tuned.threshold", None, "meta.tuned.threshold is None; it must be a number"),
-    ("finetuned.head", ["x"], r"meta.finetuned.head is \['x'\]; it must be a text"),
-    ("converted.labels", ["x"], r"meta.converted.labels is \['x'\]; it must be an object"),
-    ("teacher_sha256", 1, "meta.teacher_sha256 is 1; it must be a text"),
-    ("is_higher_better", "no", "meta.is_higher_better is 'no'; it must be true or false"),
-]
+# An entry of a meta item -> a value that it cannot have.
+META_FAULTS = {
+    "config": [],
+    "config.model": 3,
+    "config.model.vocab_size": [7],
+    "config.phases.phase1.num_steps": "9",
+    "config.finetuning.labels": "abc",
+    "config.finetuning.is_regression": 1,
+    "config.init_from": {},
+    "meta.fingerprints": "x",
+    "meta.fingerprints.params": 5,
+    "meta.identity": ["a"],
+    "meta.identity.manifests": [1],
+    "meta.skipped.total": "1",
+    "meta.sums.loss": 2.5,
+    "meta.tuned.threshold": None,
+    "meta.finetuned.head": ["x"],
+    "meta.converted.labels": ["x"],
+    "meta.teacher_sha256": 1,
+    "meta.is_higher_better": "no",
+}
 
 
 def test_a_value_of_another_type_in_a_meta_item_is_named_with_file_and_key(tmp_path):
     write(tmp_path, {2: 0.5})
     path = tmp_path / checkpoint.DIRECTORY / "2" / "meta" / "metadata"
     whole = json.loads(path.read_text())
-    for name, value, fault in META_FAULTS:
-        *groups, last = name.split(".")
+    for name, value in META_FAULTS.items():
+        *groups, last = name.removeprefix("meta.").split(".")
         meta = json.loads(json.dumps(whole))
         part = functools.reduce(lambda part, group: part.setdefault(group, {}), groups, meta)
         part[last] = value
         path.write_text(json.dumps(meta))
-        with pytest.raises(checkpoint.CheckpointError, match=f"{path} is not a meta .*{fault}"):
+        with pytest.raises(
+            checkpoint.CheckpointError, match=f"{path} is not a meta .*{name} is .*must be"
+        ):
             reader.read(tmp_path)
     for name in ("config", "fingerprints"):
         path.write_text(json.dumps({key: value for key, value in whole.items() if key != name}))
