@@ -16,7 +16,7 @@ from collections.abc import Callable
 VARIABLE = "BERTJAX_TESTS_MADE_ONCE"  # where they lie; set by conftest.py
 
 
-def directory(name: str, make: Callable[[pathlib.Path], object], **options) -> pathlib.Path:
+def directory(name: str, make: Callable[[pathlib.Path], object], /, **options) -> pathlib.Path:
     """Returns the directory that `make` wrote for these options, calling it if there is none yet.
 
     `make` gets a path that does not exist, the one where tests read it. `options` only tell

@@ -1,8 +1,14 @@
-"""The files of small runs of pretraining, for tests of what reads them: config and metrics."""
+"""What small runs leave, for tests of what reads it: config and metrics, or weights."""
+
+import ml_collections
+from etils import epath
 
 from bertjax import config as config_lib
-from bertjax.training import writers
-from bertjax.workdirs import reader
+from bertjax import train
+from bertjax.models import parameters
+from bertjax.training import monitor, starting, writers
+from bertjax.workdirs import checkpoint, reader
+from tests import small_modules
 
 STEPS = range(10, 101, 10)
 
@@ -35,3 +41,13 @@ def write(workdir, config, losses=lambda step: 5 - step / 50, resumed=()):
             for step in STEPS:
                 if start < step <= end:
                     writer.scalars(step, scalars(step, losses(step)))
+
+
+def untrained(config: ml_collections.ConfigDict, workdir) -> None:
+    """Writes the workdir of a run before its first step, with weights as large as trained ones."""
+    run = train.prepare(config, workdir)
+    starting.write_workdir(run, epath.Path(workdir))
+    _, params = parameters.split(small_modules.made(run.job.task.init))
+    meta = starting.meta(run, 0, monitor.Progress(), {})
+    with checkpoint.Checkpointer(workdir, checkpoint.RetentionOptions()) as checkpointer:
+        checkpointer.save_params(params, meta)

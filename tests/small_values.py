@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 
 from bertjax import config as config_lib
-from bertjax import recipes, train
+from bertjax import recipes
 from bertjax.data import records
 from bertjax.models import EncoderConfig
 from data_pipelines.values import value_records
+from tests import small_runs
 
 SIZES = {
     **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 0},
@@ -99,11 +100,10 @@ def encoder(kind, **changes):
 
 
 def finetuned_from_scratch(directory, kind="patches"):
-    """Finetuning on labels, from a model that was pretrained for a step."""
+    """Finetuning on labels, from a model that pretraining has only begun."""
     directory.mkdir(parents=True, exist_ok=True)
     write(directory / "train", kind, rows=24)
-    first = make_config(kind, directory / "train", **{"phases.phase1.num_steps": 1})
-    train.train(first, directory / "first")
+    small_runs.untrained(make_config(kind, directory / "train"), directory / "first")
     config = recipes.load("values").copy_and_resolve_references()
     config.init_from = str(directory / "first")
     config.finetuning.train_file = str(directory / "train")

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import encode, evaluate, fill_mask, inference, train
+from bertjax import encode, evaluate, fill_mask, inference
 from bertjax.convert import __main__ as convert
 from bertjax.data import contents, records
 from bertjax.devices import sharding
@@ -26,7 +26,7 @@ from bertjax.tokenization import tokenizer
 from bertjax.training import evaluation, warm_start
 from bertjax.workdirs import checkpoint, reader
 from configs import smoke
-from tests import finetuned_workdir, programs, small_records
+from tests import finetuned_workdir, programs, small_records, small_runs
 
 MAX_LENGTH = 40
 HELD_OUT = (13, 10)
@@ -39,8 +39,8 @@ def use_devices(monkeypatch, count):
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory, quick_runs):
-    """Four layers of 32 after a few steps, with a high learning rate so that it prefers tokens."""
+def workdir(tmp_path_factory):
+    """Four layers of 32 over records: random weights, so large that some tokens are preferred."""
     root = tmp_path_factory.mktemp("inference")
     small_records.write(root / "train")
     small_records.write(root / "heldout", counts=HELD_OUT, seed=1)
@@ -49,12 +49,10 @@ def workdir(tmp_path_factory, quick_runs):
     config.data.train_dir = str(root / "train")
     config.model.update(vocab_size=0, hidden_size=32, num_hidden_layers=4, intermediate_size=64)
     config.model.max_position_embeddings = MAX_LENGTH
-    config.global_batch_size = 8
-    config.phases.phase1.update(num_steps=6, max_seq_length=16)
-    config.schedule.update(peak_learning_rate=1e-2, warmup_steps=2)
+    config.phases.phase1.max_seq_length = 16
     with pytest.MonkeyPatch.context() as monkeypatch:
         use_devices(monkeypatch, 1)
-        train.train(config, root / "run")
+        small_runs.untrained(config, root / "run")
     return root / "run"
 
 
@@ -101,7 +99,7 @@ def test_every_example_counts_once_in_any_batch_size_on_any_number_of_devices(
 ):
     use_devices(monkeypatch, devices)
     scores = evaluate.evaluate_checkpoint(str(workdir), str(held_out), batch_size=batch_size)
-    assert scores.pop("step") == 6
+    assert scores.pop("step") == 0
     assert scores.pop("examples") == sum(HELD_OUT)
     assert scores == pytest.approx(expected_scores, rel=1e-5)
 
@@ -113,7 +111,7 @@ def test_records_that_count_bytes_have_bits_per_byte(workdir, held_out, tmp_path
     manifest = records.Manifest.load(data)
     figures = {**manifest.statistics, "tokens": 300, "bytes": 1600}
     dataclasses.replace(manifest, statistics=figures).save(data)
-    scores = evaluate.evaluate_checkpoint(str(workdir), str(data), batch_size=64)
+    scores = evaluate.evaluate_checkpoint(str(workdir), str(data), batch_size=5)
     bits_of_a_token = np.log2(np.exp(np.float64(scores["mlm_loss"])))
     assert scores["bits_per_byte"] == pytest.approx(bits_of_a_token * 300 / 1600, rel=1e-12)
 
@@ -148,7 +146,7 @@ def test_held_out_tokens_are_scored_by_the_frequencies_of_the_training_text(
         counts = np.bincount(asked, minlength=len(trained))
         documents = contents.Documents(np.arange(86, 96, dtype=np.uint64))
         contents.RecordSummary(counts, documents).save(data)
-    scores = evaluate.evaluate_checkpoint(str(run), str(data), batch_size=8, chance=True)
+    scores = evaluate.evaluate_checkpoint(str(run), str(data), batch_size=5, chance=True)
     # Entries 5 and 60 to 94, which are unseen, share 54 of all tokens with 54 that are seen.
     unseen = len(trained) - 54
     shares = np.where(trained > 0, trained, 54 / unseen) / (trained.sum() + 54)
@@ -162,7 +160,7 @@ def test_held_out_tokens_are_scored_by_the_frequencies_of_the_training_text(
 def test_records_that_a_model_was_trained_on_are_called_so(workdir, monkeypatch, caplog):
     use_devices(monkeypatch, 1)
     data = workdir.parent / "train"
-    scores = evaluate.evaluate_checkpoint(str(workdir), str(data), batch_size=64, chance=True)
+    scores = evaluate.evaluate_checkpoint(str(workdir), str(data), batch_size=5, chance=True)
     assert "holds the very records that it was trained on" in caplog.text
     assert "frequencies of the text" in caplog.text
     batch = all_at_once(data)
@@ -244,14 +242,14 @@ def test_records_without_pairs_are_scored_by_their_tokens_alone(
 ):
     use_devices(monkeypatch, 1)
     plain = with_pairs("none", held_out, tmp_path / "plain")
-    scores = evaluate.evaluate_checkpoint(str(workdir), plain, batch_size=23)
+    scores = evaluate.evaluate_checkpoint(str(workdir), plain, batch_size=5)
     of_tokens = {name: it for name, it in expected_scores.items() if name.startswith("mlm_")}
     assert of_tokens.keys() < expected_scores.keys()
-    counts = {"step": 6, "examples": sum(HELD_OUT)}
+    counts = {"step": 0, "examples": sum(HELD_OUT)}
     assert scores == pytest.approx(of_tokens | counts, rel=1e-5)
     ordered = with_pairs("sop", held_out, tmp_path / "ordered")
     with pytest.raises(ValueError, match="pair_objective is 'sop', and .* is 'nsp'"):
-        evaluate.evaluate_checkpoint(str(workdir), ordered, batch_size=23)
+        evaluate.evaluate_checkpoint(str(workdir), ordered, batch_size=5)
 
 
 def test_records_of_another_vocabulary_or_too_long_are_not_evaluated(workdir, tmp_path):
@@ -465,29 +463,32 @@ def test_the_programs_write_json_and_npz(model, workdir):
     assert [c["token"] for c in lines[0]["masks"][0]] == [c["token"] for c in candidates]
 
 
-def test_text_that_the_vocabulary_lacks_is_warned_of_and_its_share_given(workdir, tmp_path, caplog):
-    finetuned_workdir.write(tmp_path / "table", "table")
+def test_unknown_tokens_and_empty_lines_are_counted_and_said_once(workdir, tmp_path, caplog):
     unread, vectors = "w1 漢 字 と w2 で", tmp_path / "vectors"
-    lines = ("w1 w2", unread)
-    objects = tuple(json.dumps({"text": line}) for line in lines)
-    for program, where, arguments, given, counts in (
-        ("fill_mask", workdir, ("--json", f"{unread} [MASK]"), (), "4 of 7"),
-        ("score", workdir, (), lines, "4 of 8"),
-        ("predict", tmp_path / "table", (), objects, "4 of 8"),
-        ("encode", workdir, (), lines, "4 of 8"),
-        ("encode", workdir, (f"--output={vectors}",), lines * 2, "8 of 16"),
+    lines = ("w1 w2", "", unread, " ")
+    objects = tuple(json.dumps({"text": line}) for line in ("w1 w2", unread))
+    for program, where, arguments, given, counts, empty in (
+        ("fill_mask", workdir, ("--json", f"{unread} [MASK]"), (), "4 of 7", ""),
+        ("score", workdir, (), lines, "4 of 8", "2; each has the score 0, of 0 tokens"),
+        ("predict", finetuned_workdir.made("table"), (), objects, "4 of 8", ""),
+        ("encode", workdir, (), lines, "4 of 8", "2; each keeps its row"),
+        ("encode", workdir, (f"--output={vectors}",), lines * 2, "8 of 16", "4; each keeps its"),
     ):
         caplog.clear()
         checkpoint_flag = f"--checkpoint={where}"
         done = programs.succeed(f"bertjax.{program}", checkpoint_flag, *arguments, lines=given)
         assert f"{counts} tokens are [UNK]" in caplog.text
+        assert caplog.text.count(f"Empty lines: {empty}") == bool(empty)
         if program in ("score", "predict"):
-            assert [answer["unknown_rate"] for answer in done.lines] == [0, 4 / 6]
-            assert re.search("of 1 texts at least half .first: (text|line) 2", caplog.text)
+            rates = [answer["unknown_rate"] for answer in done.lines]
+            assert rates == ([0, 0, 4 / 6, 0] if program == "score" else [0, 4 / 6])
+            place = 1 + rates.index(4 / 6)
+            assert re.search(f"of 1 texts at least half .first: (text|line) {place}", caplog.text)
     assert json.loads((vectors / "manifest.json").read_text())["unknown_rate"] == 0.5
     caplog.clear()
-    done = programs.succeed("bertjax.fill_mask", f"--checkpoint={workdir}", "--json", "w1 [MASK]")
-    assert done.lines[0]["unknown_rate"] == 0 and "[UNK]" not in caplog.text
+    done = programs.succeed("bertjax.score", f"--checkpoint={workdir}", lines=("w1 w2",) * 4)
+    assert done.lines[0]["unknown_rate"] == 0
+    assert "[UNK]" not in caplog.text and "Empty lines" not in caplog.text
 
 
 def test_lines_in_another_encoding_are_named_with_their_place(workdir):
@@ -496,21 +497,6 @@ def test_lines_in_another_encoding_are_named_with_their_place(workdir):
         done = programs.run(f"bertjax.{program}", f"--checkpoint={workdir}", raw=given)
         assert "standard input:2: it is not UTF-8" in done.error
         assert "it looks like cp1251, which reads" in done.error
-
-
-def test_empty_lines_are_counted_and_what_they_get_is_said_once(workdir, tmp_path, caplog):
-    for program, flags, outcome in (
-        ("score", (), "each has the score 0, of 0 tokens"),
-        ("encode", (), "each keeps its row"),
-        ("encode", (f"--output={tmp_path / 'vectors'}",), "each keeps its row"),
-    ):
-        caplog.clear()
-        lines = ("w1", "", " ", "w2")
-        programs.succeed(f"bertjax.{program}", f"--checkpoint={workdir}", *flags, lines=lines)
-        assert caplog.text.count(f"Empty lines: 2; {outcome}") == 1
-    caplog.clear()
-    programs.succeed("bertjax.score", f"--checkpoint={workdir}", lines=("w1",))
-    assert "Empty lines" not in caplog.text
 
 
 class Terminal(io.BytesIO):

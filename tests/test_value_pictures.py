@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from bertjax import train
 from bertjax.data import records, value_pictures, value_rows
 from bertjax.interactive import pictures
-from tests import small_records, small_values
+from tests import small_records, small_runs, small_values
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 @pytest.mark.parametrize("kind", small_values.LENGTHS)
 def test_what_is_predicted_stands_where_it_was_hidden(tmp_path, kind):
     small_values.write(tmp_path / "r", kind)
-    train.train(small_values.make_config(kind, tmp_path / "r"), tmp_path / "run")
+    small_runs.untrained(small_values.make_config(kind, tmp_path / "r"), tmp_path / "run")
     drawn = pictures.hidden_values(tmp_path / "run", tmp_path / "r", rows=3)
     if kind == "pixels":
         assert len(drawn.axes) == 9

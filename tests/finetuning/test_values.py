@@ -37,7 +37,7 @@ def sizes(config, **changes):
 def untrained(directory, workdir, **model):
     """A workdir of random weights that read records, as pretraining on them leaves it.
 
-    tests/test_value_models.py finetunes what was pretrained.
+    tests/test_documents.py finetunes what was pretrained.
     """
     config = sizes(config_lib.default_config(), **model)
     config.data.train_dir = str(directory)
