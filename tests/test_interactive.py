@@ -42,10 +42,8 @@ def pretrained(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finetuned(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("finetuned")
-    finetuned_workdir.write(directory, "table")
-    return directory
+def finetuned():
+    return finetuned_workdir.made("table")
 
 
 def test_modules_are_attributes_when_they_are_first_used():

@@ -1,5 +1,6 @@
 """Claims about predictions for JSON lines: the model's own, in order, alone or in a batch."""
 
+import functools
 import itertools
 import json
 import re
@@ -19,14 +20,13 @@ from tests import finetuned_workdir, programs
 WORDS = [f"w{number}" for number in range(90)]
 CONTEXT = "W3 W4, (W5) " + " ".join(WORDS[6:40]).upper()
 
-PAIR = ("w6", "w7")
+PAIR, LONG = ("w6", "w7"), " ".join(WORDS)
 # Name -> the data set, its options and some lines, of unequal lengths.
 CASES = {
-    "glue": ("glue", {}, [{"sentence1": "w1 w2", "sentence2": t} for t in ("w3", "w4 w5 w6")]),
-    "mrpc": (
+    "glue": (
         "glue",
-        {"name": "mrpc", "labels": ("not_equivalent", "equivalent")},
-        [{"sentence1": "w1", "sentence2": " ".join(WORDS)}, {"sentence1": "w", "sentence2": "w9"}],
+        {},
+        [{"sentence1": "w1 w2", "sentence2": t} for t in ("w3", "w5 w6", LONG)],
     ),
     "table": ("table", {"pooling": "mean"}, [{"text": t} for t in ("w1", CONTEXT, "w7 w8")]),
     "regression": (
@@ -59,17 +59,13 @@ def devices(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """Returns the model of a case, written and loaded once."""
-    made = {}
+def model():
+    """Returns the model of a case, loaded once."""
 
+    @functools.cache
     def of(name):
-        if name not in made:
-            directory = tmp_path_factory.mktemp(name)
-            dataset, options, _ = CASES[name]
-            finetuned_workdir.write(directory, dataset, **options)
-            made[name] = inference.load_finetuned(directory)
-        return made[name]
+        dataset, options, _ = CASES[name]
+        return inference.load_finetuned(finetuned_workdir.made(dataset, **options))
 
     return of
 
@@ -90,12 +86,11 @@ def test_an_answer_does_not_depend_on_the_lines_around_it(name, model):
     assert len({json.dumps(answer) for answer in alone}) > 1  # an order could be wrong
 
 
-def test_several_devices_share_the_rows(tmp_path, model, devices):
+def test_several_devices_share_the_rows(model, devices):
     lines = CASES["glue"][2] * 5
     wanted = list(predict.predict(model("glue"), lines, batch_size=4))
     devices(4)
-    finetuned_workdir.write(tmp_path, "glue")
-    spread = inference.load_finetuned(tmp_path)
+    spread = inference.load_finetuned(finetuned_workdir.made("glue"))
     assert spread.mesh.size == 4
     assert_same(list(predict.predict(spread, lines, batch_size=2)), wanted)
 
@@ -107,7 +102,8 @@ def test_the_class_and_the_probabilities_are_those_of_the_models_logits(model):
     )
     module = parameters.merge(ours.graphdef, jax.tree.map(jnp.asarray, ours.params))
     rows = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": segments}
-    logits = module({name: jnp.asarray(row)[None] for name, row in rows.items()})[0]
+    batch = {name: jnp.asarray(row)[None] for name, row in rows.items()}
+    logits = jax.jit(lambda batch: module(batch))(batch)[0]
     (answer,) = predict.predict(ours, [line], batch_size=4)
     labels = finetuned_workdir.LABELS["glue"]
     wanted = dict(zip(labels, np.asarray(jax.nn.softmax(logits)).tolist(), strict=True))
@@ -176,11 +172,10 @@ def test_lora_is_merged_and_answers_as_it_did_in_training(tmp_path):
     assert np.abs(kernels[0] - kernels[2]).max() > 0.01
 
 
-def test_no_answer_is_given_above_the_threshold_that_is_stored(tmp_path, model):
+def test_no_answer_is_given_above_the_threshold_that_is_stored(model):
     for threshold in (-1e9, 1e9):
-        directory = tmp_path / str(threshold)
-        finetuned_workdir.write(directory, "squad", name="v2", null_threshold=threshold)
-        loaded = inference.load_finetuned(directory)
+        options = {"name": "v2", "null_threshold": threshold}
+        loaded = inference.load_finetuned(finetuned_workdir.made("squad", **options))
         (answer,) = predict.predict(loaded, CASES["v2"][2][:1], batch_size=4)
         assert bool(answer["answer"]) == (threshold > 0)
         assert answer["answer"] in CONTEXT
@@ -211,11 +206,11 @@ def test_lines_that_are_wrong_are_named_ten_at_once(model):
     assert "line 11" not in str(caught.value)
 
 
-def test_the_program_writes_a_line_for_each_line_with_its_id(tmp_path):
-    finetuned_workdir.write(tmp_path, "squad", name="v2")
+def test_the_program_writes_a_line_for_each_line_with_its_id():
+    workdir = finetuned_workdir.made("squad", name="v2")
     lines = [{**line, "id": f"no {n}"} for n, line in enumerate(CASES["v2"][2])]
     done = programs.succeed(
-        *("bertjax.predict", f"--checkpoint={tmp_path}", "--null_threshold=-1e9", "--strict"),
+        *("bertjax.predict", f"--checkpoint={workdir}", "--null_threshold=-1e9", "--strict"),
         lines=tuple(map(json.dumps, lines)),
     )
     answers = [(answer["id"], answer["answer"]) for answer in done.lines]
@@ -235,9 +230,9 @@ BAD = [
 ]
 
 
-def test_a_bad_line_is_answered_with_its_error_and_the_others_with_theirs(tmp_path):
-    finetuned_workdir.write(tmp_path, "table")
-    done = programs.run("bertjax.predict", f"--checkpoint={tmp_path}", raw=b"\n".join(BAD) + b"\n")
+def test_a_bad_line_is_answered_with_its_error_and_the_others_with_theirs():
+    program = ("bertjax.predict", f"--checkpoint={finetuned_workdir.made('table')}")
+    done = programs.run(*program, raw=b"\n".join(BAD) + b"\n")
     assert done.error == (
         "bertjax: 6 of 9 lines could not be used; the answer to each has an 'error' that says why"
     )
@@ -252,15 +247,14 @@ def test_a_bad_line_is_answered_with_its_error_and_the_others_with_theirs(tmp_pa
     ]
     for message, answer in zip(said, (answers[it] for it in (1, 2, 3, 4, 6, 7)), strict=True):
         assert re.match(message, answer["error"]), answer
-    flags = (f"--checkpoint={tmp_path}", "--strict")
-    strict = programs.run("bertjax.predict", *flags, raw=b"\n".join(BAD) + b"\n")
+    strict = programs.run(*program, "--strict", raw=b"\n".join(BAD) + b"\n")
     assert strict.error.startswith("bertjax: 6 faults:\nline 2: it is not JSON")
     assert strict.output == b""
 
 
-def test_the_program_reads_tables_with_a_header_too(tmp_path):
-    finetuned_workdir.write(tmp_path, "table")
-    texts, program = ["w1, w2; w3", "w4\nw5"], ("bertjax.predict", f"--checkpoint={tmp_path}")
+def test_the_program_reads_tables_with_a_header_too():
+    program = ("bertjax.predict", f"--checkpoint={finetuned_workdir.made('table')}")
+    texts = ["w1, w2; w3", "w4\nw5"]
     lines = tuple(json.dumps({"id": str(n), "text": text}) for n, text in enumerate(texts))
     wanted = programs.succeed(*program, lines=lines).lines
     for delimiter, option in ((",", "auto"), (";", "auto"), ("\t", "tab"), ("#", "#")):
@@ -315,8 +309,7 @@ DOCUMENT = [WORDS[start : start + 5] for start in range(0, 30, 5)]
 
 
 def test_a_document_is_answered_as_the_same_sentences_of_a_file_are(tmp_path):
-    finetuned_workdir.write(tmp_path / "run", "conll", context="document")
-    ours = inference.load_finetuned(tmp_path / "run")
+    ours = inference.load_finetuned(finetuned_workdir.made("conll", context="document"))
     blocks = ["\n".join(f"{word} O" for word in words) for words in DOCUMENT]
     path = tmp_path / "dev.conll"
     halves = ["\n\n".join(blocks[:4]), "\n\n".join(blocks[4:])]
@@ -350,11 +343,11 @@ def test_the_sentences_of_a_tagger_of_sentences_are_read_one_by_one(model):
         list(predict.predict(model("conll"), [{"sentences": [["w"], "w1"]}]))
 
 
-def test_tags_come_out_in_the_scheme_that_the_workdir_tells(tmp_path):
+def test_tags_come_out_in_the_scheme_that_the_workdir_tells():
     line, answers = {"words": WORDS[:30]}, {}
     for scheme in tag_schemes.SCHEMES:
-        finetuned_workdir.write(tmp_path / scheme, "conll", tag_scheme=scheme)
-        (answers[scheme],) = predict.predict(inference.load_finetuned(tmp_path / scheme), [line])
+        workdir = finetuned_workdir.made("conll", tag_scheme=scheme)
+        (answers[scheme],) = predict.predict(inference.load_finetuned(workdir), [line])
     learnt = answers["iob2"]
     for scheme, answer in answers.items():
         assert answer["entities"] == learnt["entities"]
@@ -365,7 +358,7 @@ def test_tags_come_out_in_the_scheme_that_the_workdir_tells(tmp_path):
 
 def test_a_parent_of_several_trainings_names_them_and_the_best(tmp_path):
     for seed in (0, 1, 10):
-        finetuned_workdir.write(tmp_path / f"seed_{seed}", "table")
+        (tmp_path / f"seed_{seed}").symlink_to(finetuned_workdir.made("table"))
     said = "no checkpoint itself, but 3 trainings: seed_0, seed_1, seed_10; .*seed_0$"
     for load in (inference.load, inference.load_finetuned):
         with pytest.raises(FileNotFoundError, match=said):
