@@ -1,5 +1,6 @@
 """Whole runs in this process: phases, resuming, what is written, and what bad input ends in."""
 
+import contextlib
 import json
 import signal
 import types
@@ -60,8 +61,8 @@ def record_root(tmp_path_factory):
     return root
 
 
-@pytest.fixture
-def seen(monkeypatch):
+@contextlib.contextmanager
+def batches_read():
     """Collects (global step, batch) of every batch that training reads."""
     collected = []
     original = jobs.pretraining_data.PretrainingData.train_batches
@@ -72,8 +73,9 @@ def seen(monkeypatch):
             collected.append((step, batch))
             yield batch
 
-    monkeypatch.setattr(jobs.pretraining_data.PretrainingData, "train_batches", recorded)
-    return collected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs.pretraining_data.PretrainingData, "train_batches", recorded)
+        yield collected
 
 
 def metrics_of(workdir):
@@ -100,19 +102,30 @@ def batches_of_parts(record_root):
         yield from (next(batches) for _ in range(steps))
 
 
+@pytest.fixture(scope="module")
+def whole(record_root, tmp_path_factory, quick_runs):
+    """A run of two phases: its config, what `bertjax.run` returns, and the batches."""
+    config, devices = two_phases(record_root), jax.devices()[:1]
+    with batches_read() as batches, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "devices", lambda: devices)
+        done = bertjax.run(config, tmp_path_factory.mktemp("run"))
+    return config, done, batches
+
+
 def test_a_run_of_two_phases_reads_the_batches_of_each_and_leaves_what_people_watch(
-    record_root, tmp_path, seen
+    record_root, whole
 ):
-    done = bertjax.run(two_phases(record_root), tmp_path)
-    assert [step for step, _ in seen] == list(range(12))
-    for (_, batch), reference in zip(seen, batches_of_parts(record_root), strict=True):
+    _, done, batches = whole
+    tmp_path = done.workdir
+    assert [step for step, _ in batches] == list(range(12))
+    for (_, batch), reference in zip(batches, batches_of_parts(record_root), strict=True):
         for name in reference:
             np.testing.assert_array_equal(batch[name], reference[name], err_msg=name)
     rates = [line["train/learning_rate"] for line in metrics_of(tmp_path) if "train/loss" in line]
     steps = np.arange(12)
     linear = 1e-4 * np.minimum(steps / 3, (12 - steps) / 9)
     np.testing.assert_allclose(rates, linear, rtol=1e-5, atol=1e-12)
-    assert done.workdir == tmp_path and done.results is None
+    assert done.results is None
     assert set(done.paths) == {
         "checkpoints", "config", "vocabulary", "metrics", "curves", "tensorboard"
     }  # fmt: skip
@@ -153,33 +166,29 @@ def test_what_a_run_says_of_pairs_is_what_evaluate_says_of_its_model(record_root
     assert done.scores == shown | of_phenomena
 
 
-def test_a_finished_run_trains_no_further_and_says_where_its_model_is(
-    record_root, tmp_path, seen, caplog, monkeypatch
-):
-    config, options = make_config(record_root / "train_16"), tmp_path / "config.json"
-    with caplog.at_level("INFO", logger="absl"):
-        first = train.train(config, tmp_path)
-        assert f"Finished: the model of step 8 is in {tmp_path}" in caplog.text
-        assert f"bertjax.fill_mask --checkpoint={tmp_path}" in caplog.text
-        assert f"bertjax.evaluate --checkpoint={tmp_path} --data=RECORDS" in caplog.text
-        seen.clear()
+def test_a_finished_run_trains_no_further_and_says_where_its_model_is(whole, caplog, monkeypatch):
+    config, workdir = whole[0].copy_and_resolve_references(), whole[1].workdir
+    first, options = checkpoint.load_params(workdir)[0], workdir / "config.json"
+    with caplog.at_level("INFO", logger="absl"), batches_read() as batches:
         config.log_every_steps = 5
-        again = train.train(config, tmp_path)
-    assert not seen
+        again = train.train(config, workdir)
+    assert not batches
+    assert f"the model of step 12 is in {workdir}" in caplog.text
+    assert f"bertjax.fill_mask --checkpoint={workdir}" in caplog.text
     assert json.loads(options.read_text())["log_every_steps"] == 5
     assert "This run was finished already" in caplog.text
     assert "other versions" not in caplog.text
     monkeypatch.setattr(weight_masks, "VERSION", 3)
-    train.train(config, tmp_path)
+    train.train(config, workdir)
     assert "saved by other versions (attention_masks: was 2, is 3)" in caplog.text
-    jax.tree.map(np.testing.assert_array_equal, first, again)
+    jax.tree.map(np.testing.assert_array_equal, first, again.params)
     config.phases.phase1.num_steps = 12  # linear: the rates so far would have been others
     written = options.read_bytes()
-    with pytest.raises(ValueError, match=f"num_steps: was 8, is 12(.|\n)*init_from={tmp_path}"):
-        train.train(config, tmp_path)
+    with pytest.raises(ValueError, match=f"num_steps: was 8, is 12(.|\n)*init_from={workdir}"):
+        train.train(config, workdir)
     config.update_from_flattened_dict({"seed": 5, "optimizer.beta2": 0.98, "log_every_steps": 2})
     with pytest.raises(ValueError, match="another --workdir") as caught:
-        train.train(config, tmp_path)
+        train.train(config, workdir)
     message = str(caught.value)
     assert "config.seed: was 0, is 5" in message
     assert "config.optimizer.beta2: was 0.999, is 0.98" in message
@@ -340,10 +349,15 @@ def test_a_run_of_one_step_in_a_relative_workdir_logs_its_options_and_gives_sign
     assert "warmup_steps is 3, but the run has 1 steps" in caplog.text
 
 
-def test_the_end_of_a_run_names_the_records_to_evaluate_on():
+def test_the_end_of_a_run_names_its_model_and_the_records_to_evaluate_on(monkeypatch, caplog):
     config = make_config("train", **{"data.eval_dir": "heldout"})
     data = types.SimpleNamespace(vocabulary=None)
-    run = types.SimpleNamespace(config=config, job=types.SimpleNamespace(data=data))
+    job = types.SimpleNamespace(data=data, last_step=8)
+    run = types.SimpleNamespace(config=config, job=job)
+    monkeypatch.setattr(run_log.planned, "lines", lambda workdir, run: [])
+    with caplog.at_level("INFO", logger="absl"):
+        run_log.end(run, "w", is_new=True)
+    assert "Finished: the model of step 8 is in w" in caplog.text
     assert run_log._next_commands(run, "w")[0].endswith("--checkpoint=w --data=heldout")
     data.vocabulary, config.model.language_embeddings = object(), 2
     first, *_, last = run_log._next_commands(run, "w")
