@@ -30,6 +30,7 @@ def trained(tmp_path_factory, source):
         directory / "data",
         source,
         **{"finetuning.num_epochs": 12.0, "finetuning.query_prompt": "w9 "},
+        **{"finetuning.length_buckets": False},
     )
     config.finetuning.test_file = str(directory / "data" / "sts.jsonl")
     config.gradient_accumulation_steps = 2

@@ -29,9 +29,10 @@ LEARNT = {
 
 
 def make_config(tmp_path, source, kind="glue", **changes):
-    """Two epochs, 4 steps, with dropout; evaluated after each epoch."""
+    """Two epochs, 4 steps of one length, with dropout; evaluated after each epoch."""
     few = {
         "finetuning.num_epochs": 2.0,
+        "finetuning.length_buckets": False,
         "model.hidden_dropout_prob": 0.1,
         "evaluation.every_steps": 0,
         "log_every_steps": 1,
@@ -44,8 +45,7 @@ def lines_of(workdir):
 
 
 def test_a_run_leaves_scores_predictions_and_what_the_data_told(tmp_path, source, caplog):
-    changes = {"schedule.warmup_share": 0.5, "finetuning.length_buckets": False}
-    config = make_config(tmp_path, source, "table", **changes)
+    config = make_config(tmp_path, source, "table", **{"schedule.warmup_share": 0.5})
     with caplog.at_level("INFO", logger="absl"):
         train.train(config, tmp_path / "run")
     told = [record.message for record in caplog.records if "Evaluation on dev" in record.message]
