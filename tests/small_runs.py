@@ -1,4 +1,4 @@
-"""What small runs leave, for tests of what reads it: config and metrics, or weights."""
+"""Workdirs of small runs, for tests of their readers: config and metrics, or weights."""
 
 import ml_collections
 from etils import epath
