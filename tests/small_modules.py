@@ -32,9 +32,13 @@ def _outline(build, arguments, options):
     return parameters.split(module)
 
 
+def compiled(function, model):
+    """`function(model, batch)` as a program of a batch."""
+    graphdef, params = nnx.split(model)
+    program = jax.jit(lambda params, batch: function(nnx.merge(graphdef, params), batch))
+    return functools.partial(program, params)
+
+
 def run(function, model, batch):
     """`function(model, batch)`, compiled as one program."""
-    graphdef, params = nnx.split(model)
-    return jax.jit(lambda params, batch: function(nnx.merge(graphdef, params), batch))(
-        params, batch
-    )
+    return compiled(function, model)(batch)

@@ -4,88 +4,61 @@ import dataclasses
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.special
 
 from bertjax import jobs, train
 from bertjax.convert import formats
 from bertjax.convert.families import distilbert
-from bertjax.finetuning import choices, spans, tags, texts, wrapped_tasks
+from bertjax.finetuning import texts, wrapped_tasks
 from bertjax.models import parameters
 from bertjax.tasks import distillation
 from bertjax.training import config_faults
 from tests import conftest, small_datasets, small_modules
 from tests.convert import weights
+from tests.finetuning import test_tasks
 
 pytestmark = pytest.mark.usefixtures("quick_runs")
 
-LENGTH, ROWS, LABELS = 8, 4, 3
 STUDENT = dataclasses.replace(conftest.TINY, num_hidden_layers=1, type_vocab_size=0)
 TEACHER = dataclasses.replace(conftest.TINY, hidden_size=16, num_hidden_layers=1)
-TASKS = {
-    "classes": lambda sizes: texts.Classification(sizes, LABELS),
-    "number": texts.Regression,
-    "labels": lambda sizes: texts.MultiLabel(sizes, LABELS),
-    "tags": lambda sizes: tags.TokenClassification(sizes, LABELS),
-    "spans": spans.SpanExtraction,
-    "choices": choices.MultipleChoice,
-}
 OPTIONS = distillation.Options(temperature=2.0, soft_weight=0.5, hard_weight=0.25)
 
 
-def make_batch(name):
-    rng = np.random.default_rng(1)
-    outer = (ROWS, 2) if name == "choices" else (ROWS,)
-    lengths = rng.integers(4, LENGTH, (*outer, 1))
-    mask = (np.arange(LENGTH) < lengths).astype(np.int32)
-    batch = {
-        "input_ids": rng.integers(5, 96, mask.shape) * mask,
-        "input_mask": mask,
-        "segment_ids": (np.arange(LENGTH) > 2) * mask,
-        "example_weights": np.array([1, 1, 1, 0], np.float32),
-    }
-    if name == "spans":
-        positions = {"start_positions": [1, 2, 0, 1], "end_positions": [2, 2, 1, 3]}
-        batch |= {end: np.array(places) for end, places in positions.items()}
-    elif name == "number":
-        batch["labels"] = rng.normal(size=ROWS).astype(np.float32)
-    elif name == "labels":
-        batch["labels"] = rng.integers(0, 2, (ROWS, LABELS)).astype(np.float32)
-    elif name == "tags":
-        batch["labels"] = np.where(mask * (rng.random(mask.shape) < 0.7), 1, -1)
-    else:
-        batch["labels"] = rng.integers(0, 2, ROWS)
-    return {key: jnp.asarray(rows) for key, rows in batch.items()}
+def make_tasks(sizes):
+    labels = texts.MultiLabel(sizes, test_tasks.CLASSES)
+    return {**test_tasks.make_tasks(sizes), "several labels": labels}
 
 
 def numpy_divergence(ours, theirs, temperature=OPTIONS.temperature):
+    import scipy.special
+
     p = scipy.special.softmax(np.float64(theirs) / temperature, axis=-1)
     log_q = scipy.special.log_softmax(np.float64(ours) / temperature, axis=-1)
     return temperature**2 * (scipy.special.rel_entr(p, np.exp(log_q))).sum(-1)
 
 
 def expected(name, ours, theirs):
-    if name == "number":
+    if name == "regression":
         return (np.float64(ours["predictions"]) - theirs["predictions"]) ** 2
     if name == "spans":
         return sum(numpy_divergence(ours[k], theirs[k]) for k in ours) / 2
-    if name == "labels":
+    if name == "several labels":
         pairs = (np.stack([a["logits"], np.zeros_like(a["logits"])], -1) for a in (ours, theirs))
         return numpy_divergence(*pairs).mean(-1)
     return numpy_divergence(ours["logits"], theirs["logits"])
 
 
-QUICK = ("classes",)
+KINDS = ("regression", "several labels", "tags", "spans", "choices")
 
 
 @pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TASKS]
+    "name", ["classification", *(pytest.param(it, marks=pytest.mark.slow) for it in KINDS)]
 )
 def test_soft_losses_are_those_of_numpy_beside_the_labels_own(name):
-    student, teacher = TASKS[name](STUDENT), TASKS[name](TEACHER)
-    task, batch = wrapped_tasks.Distilled(student, teacher, OPTIONS), make_batch(name)
+    student, teacher = (make_tasks(sizes)[name] for sizes in (STUDENT, TEACHER))
+    task, batch = wrapped_tasks.Distilled(student, teacher, OPTIONS), test_tasks.make_batch(student)
+    batch["example_weights"] = batch["example_weights"].at[-1].set(0)
     graphdef, params = parameters.split(small_modules.made(task.init))
     teacher_def, teacher_params = parameters.split(small_modules.made(teacher.init, seed=1))
 

@@ -45,16 +45,10 @@ FILES = {
         [('A "plane', "B.")] * 2,
         [3.8, 0.0],
     ),
-    ("stsb", "STS-B/test.tsv", "test"): ([STSB, STSB_ROW], [('A "plane', "B.")], [None]),
     ("qqp", "QQP/train.tsv", "train"): (
         [QQP_HEADER, [*QQP_ROW, "1"]],
         [("How so?", "Why so?")],
         [1],
-    ),
-    ("qqp", "QQP/test.tsv", "test"): (
-        [["id", "question1", "question2"], ["0", "Would it?", "Is it?"]],
-        [("Would it?", "Is it?")],
-        [None],
     ),
     ("mnli", "MNLI/train.tsv", "train"): (
         [
@@ -72,11 +66,6 @@ FILES = {
         ],
         [("Matched.", "Yes.")],
         [1],
-    ),
-    ("mnli", "MNLI/test_mismatched.tsv", "test_mismatched"): (
-        [[*MNLI_HEADER, *PAIR], [*MNLI_ROW, "Test.", "No."]],
-        [("Test.", "No.")],
-        [None],
     ),
     ("qnli", "QNLI/dev.tsv", "dev"): (
         [

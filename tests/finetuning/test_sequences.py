@@ -16,9 +16,11 @@ from bertjax import evaluate, generate, inference, predict, train
 from bertjax.convert import __main__ as convert
 from bertjax.convert import formats
 from bertjax.finetuning import sequences
+from bertjax.jobs import finetuning
 from bertjax.models import decoder, generation, parameters
 from bertjax.scores import generated
-from bertjax.training import config_faults
+from bertjax.tasks import base
+from bertjax.training import config_faults, warm_start
 from tests import conftest, small_datasets, small_modules, small_records
 
 PAIRS = [("w1 w2 w3", "w2 w1"), ("w4", "w5 w6 w7 w8 w9"), ("w7 w8", "w8")]
@@ -69,21 +71,23 @@ def test_the_loss_has_a_share_of_the_uniform_distribution_and_its_gradient():
     }
     graphdef, params = parameters.split(small_modules.made(task.init))
 
-    def ours(params, batch):
-        model = parameters.merge(graphdef, params)
+    def ours(head, params, batch):
+        model = parameters.merge(graphdef, {**params, "mlm_head": head})
         means = task.loss(model, batch, key=None)["loss"]
         return means.total, (means, task.evaluate(model, batch)["loss"])
 
-    def formula(params, batch):
+    def formula(head, params, batch):
         mask = (batch["labels"] >= 0).astype(jnp.int32)
-        logits = parameters.merge(graphdef, params)({**batch, "target_mask": mask})
+        model = parameters.merge(graphdef, {**params, "mlm_head": head})
+        logits = model({**batch, "target_mask": mask})
         smooth = 0.9 * jax.nn.one_hot(labels, logits.shape[-1]) + 0.1 / logits.shape[-1]
         weights = (mask * batch["example_weights"][:, None])[..., None]
         return -(smooth * jax.nn.log_softmax(logits) * weights).sum(), logits
 
     @jax.jit
     def both(params, batch):
-        return [jax.grad(it, has_aux=True)(params, batch) for it in (ours, formula)]
+        head = params["mlm_head"]
+        return [jax.grad(it, has_aux=True)(head, params, batch) for it in (ours, formula)]
 
     (gradient, (mean, scored)), (expected_gradient, logits) = both(params, batch)
     shares = scipy.special.log_softmax(np.asarray(logits, np.float64), axis=-1)
@@ -187,24 +191,25 @@ def trained(tmp_path_factory):
     return root
 
 
+def start_of(config):
+    """The weights that a job starts from."""
+    job = finetuning.open_job(config)
+    return warm_start.of_job(job, base.abstract_model(job.task)[1])
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("shares", decoder.SHARED)
 def test_a_decoder_begins_as_the_encoder_of_the_weights(trained, shares):
-    from bertjax.jobs import finetuning
-    from bertjax.tasks import base
-    from bertjax.training import warm_start
-
     config = small_datasets.make_config(trained / "again", "sequences", trained / "source")
     config.finetuning.shares = shares
-    job = finetuning.open_job(config)
-    start = warm_start.of_job(job, base.abstract_model(job.task)[1])
-    values = start.values
+    start = start_of(config)
     for name in ("query.kernel", "output.bias"):
-        theirs = values[f"encoder.layers.1.attention.{name}"]
+        theirs = start.values[f"encoder.layers.1.attention.{name}"]
         if shares != "layers":
-            np.testing.assert_array_equal(values[f"decoder.layers.1.attention.{name}"], theirs)
-    assert "mlm_head.bias" in values
+            ours = start.values[f"decoder.layers.1.attention.{name}"]
+            np.testing.assert_array_equal(ours, theirs)
+    assert "mlm_head.bias" in start.values
     assert {name.partition(".0.")[0].partition(".1.")[0] for name in start.fresh} == {
         "decoder.cross"
     }
@@ -213,10 +218,6 @@ def test_a_decoder_begins_as_the_encoder_of_the_weights(trained, shares):
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_a_decoder_begins_as_another_encoder(trained, caplog):
-    from bertjax.jobs import finetuning
-    from bertjax.tasks import base
-    from bertjax.training import warm_start
-
     first = trained / "source"
     second = small_datasets.write_source(trained / "second", seed=1)
     config = small_datasets.make_config(trained / "two", "sequences", first)
@@ -224,8 +225,7 @@ def test_a_decoder_begins_as_another_encoder(trained, caplog):
     with pytest.raises(ValueError, match=r"has its encoder's embeddings: say .*shares=none"):
         config_faults.validate(config)
     config.finetuning.shares = "none"
-    job = finetuning.open_job(config)
-    start = warm_start.of_job(job, base.abstract_model(job.task)[1])
+    start = start_of(config)
     assert {name.split(".")[1] for name in start.fresh} == {"cross"}
     one, other = (formats.read(it).params for it in (first, second))
     for name, value in start.values.items():
@@ -237,9 +237,8 @@ def test_a_decoder_begins_as_another_encoder(trained, caplog):
     config.finetuning.decoder_from = str(
         small_datasets.write_source(trained / "wide", hidden_size=48)
     )
-    job = finetuning.open_job(config)
     with pytest.raises(ValueError, match=r"decoder_from, .* must have the sizes[\s\S]*hidden_size"):
-        warm_start.of_job(job, base.abstract_model(job.task)[1])
+        start_of(config)
 
 
 @pytest.mark.slow

@@ -14,9 +14,8 @@ from bertjax import evaluate, inference
 from bertjax.convert import workdir as workdirs
 from bertjax.data import minimal_pairs, sentence_rows
 from bertjax.inference import likelihood
-from bertjax.scores import minimal_pairs as pair_scores
 from bertjax.tokenization import tokenizer
-from tests import programs, small_records
+from tests import programs, small_modules, small_records
 from tests.convert import weights
 
 PIECES = ["##a", "##b", "##c"]
@@ -142,17 +141,22 @@ def test_a_hybrid_model_reads_masked_rows_one_place_to_the_left_or_from_the_left
     made = dataclasses.replace(weights.make("masked_lm", norm_scale=1.0), is_shifted=True)
     workdirs.write(made, tmp_path / "hybrid")
     model = inference.load(tmp_path / "hybrid")
-    module, text = model.module(), "w1 w2 w3 w5"
+    text = "w1 w2 w3 w5"
     ids = np.asarray(model.vocabulary.encode(text))
     rows = np.stack([np.concatenate([[2], ids, [3]])] * (len(ids) + 1)).astype(np.int32)
     for place in range(len(ids)):
         rows[place, place + 1] = model.vocabulary.mask_id
     batch = {"input_ids": jnp.asarray(rows), "input_mask": jnp.ones_like(rows)}
     every = jnp.tile(jnp.arange(rows.shape[1]), (len(rows), 1))
-    logits = jax.nn.log_softmax(module.mlm_logits(module.encoder(batch), every))
+
+    def both(module, batch):
+        masked = module.mlm_logits(module.encoder(batch), every)
+        from_left = module.next_logits(module.encoder(batch, left_to_right=True))[-1]
+        return jax.nn.log_softmax(masked), jax.nn.log_softmax(from_left)
+
+    logits, from_left = small_modules.run(both, model.module(), batch)
     masked = sum(logits[place, place + 1, token] for place, token in enumerate(ids))
-    from_left = module.next_logits(module.encoder(batch, left_to_right=True))[-1]
-    causal = jax.nn.log_softmax(from_left)[np.arange(len(ids)), ids].sum()
+    causal = from_left[np.arange(len(ids)), ids].sum()
     found = {
         name: next(iter(likelihood.scores(model, [text], reading=name))).log_likelihood
         for name in ("", *likelihood.READINGS)
@@ -210,18 +214,6 @@ def test_pairs_are_won_by_the_likelier_sentence_and_every_paradigm_counts_the_sa
     assert [line.split() for line in shown][:5] == [
         ["pairs", "4"], ["accuracy", "0.6667"], ["ties", "1"], ["chance", "0.5000"], ["paradigms:"]
     ]  # fmt: skip
-
-
-def test_pairs_without_a_paradigm_have_the_name_of_their_file(workdir, tmp_path):
-    path = tmp_path / "pairs.jsonl"
-    path.write_text('{"sentence_good": "w1", "sentence_bad": "w1 w2 w3"}\n\n')
-    found = evaluate.evaluate_pairs(workdir, path, batch_size=8)
-    assert (found["accuracy"], found["paradigms"], found["phenomena"]) == (1.0, {"pairs": 1.0}, {})
-
-
-def test_the_mean_is_over_groups():
-    mean, shares = pair_scores.mean_shares([1.0, 1.0, 1.0, 0.0, 0.5], "aaabb")
-    assert (mean, shares) == (pytest.approx(0.625), {"a": 1.0, "b": 0.25})
 
 
 def test_a_file_that_holds_no_pairs_is_named_with_the_line(tmp_path, pairs, workdir):

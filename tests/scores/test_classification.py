@@ -19,7 +19,7 @@ def classes(seed, count):
 def test_scores_of_several_labels_are_those_of_scikit_learn():
     import sklearn.metrics
 
-    for seed in range(30):
+    for seed in range(12):
         rng = np.random.default_rng(seed)
         shape = (rng.integers(1, 20), rng.integers(1, 6))
         labels, predictions = (rng.random(shape) < share for share in rng.random(2))
@@ -51,7 +51,7 @@ def test_what_is_no_labels_is_not_scored():
 def test_scores_of_classes_are_those_of_scikit_learn():
     import sklearn.metrics
 
-    pairs = [classes(seed, count) for count in (1, 2, 3, 7) for seed in range(20)]
+    pairs = [classes(seed, count) for count in (1, 2, 3, 7) for seed in range(8)]
     # Without positives, with constant predictions and with constant labels.
     pairs += [([0, 0, 0], [0, 0, 0]), ([0, 0, 0], [1, 0, 0]), ([1, 0, 0], [0, 0, 0])]
     pairs += [([0, 1, 1, 0], [1, 1, 1, 1]), ([1, 1, 1], [0, 1, 1]), ([1], [1])]

@@ -107,7 +107,7 @@ def test_v1_is_the_official_script():
     assert (scores["exact_match"], scores["f1"]) == (100.0, 0.0)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_best_thresholds_are_the_best_of_all(seed):
     """Every threshold is tried; with distinct positive probabilities one reaches the best score."""
     rng = random.Random(seed)

@@ -65,12 +65,11 @@ def test_a_value_that_was_not_observed_or_is_hidden_changes_nothing(config, hidd
     model, batch = made(task, patches() if config is PATCHES else cells())
     unread = (batch["observed"] == 0) | (batch["hidden"][:, :, None] != 0)
     values = batch["values"]
-
-    def states(model, batch):
-        shown = (values, jnp.where(unread, 2, values), jnp.where(unread, values, values + 1))
-        return [model.encoder(batch | {"values": it}) for it in shown]
-
-    plain, of_unread, of_seen = small_modules.run(states, model, batch)
+    states = small_modules.compiled(lambda model, batch: model.encoder(batch), model)
+    plain, of_unread, of_seen = (
+        states(batch | {"values": shown})
+        for shown in (values, jnp.where(unread, 2, values), jnp.where(unread, values, values + 1))
+    )
     np.testing.assert_array_equal(of_unread, plain)
     assert np.abs(of_seen - plain).max() > 1e-3
 

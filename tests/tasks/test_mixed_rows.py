@@ -163,17 +163,11 @@ def test_prefix_rows_are_the_last_in_training_and_all_rows_again_in_an_evaluatio
         changed["masked_lm_weights"] *= counts[:, None]
         return batch | changed | {"example_weights": batch["example_weights"] * counts}
 
-    plain = pretraining.Pretraining(SIZES)
-
-    def outputs(model, batch, masked, last):
-        trained = PREFIX.loss(model, batch, key=None)
-        whole, of_last = PREFIX.evaluate(model, batch), PREFIX.evaluate(model, last)
-        return trained, whole, of_last, plain.evaluate(model, masked), plain.evaluate(model, batch)
-
-    given = batch, only(MASKED), only(LAST)
-    trained, whole, of_last, of_masked, of_all = small_modules.run(
-        lambda model, batches: outputs(model, *batches), prefix, given
-    )
+    evaluate = small_modules.compiled(PREFIX.evaluate, prefix)
+    of_plain = small_modules.compiled(pretraining.Pretraining(SIZES).evaluate, prefix)
+    trained = small_modules.run(functools.partial(PREFIX.loss, key=None), prefix, batch)
+    whole, of_last = evaluate(batch), evaluate(only(LAST))
+    of_masked, of_all = of_plain(only(MASKED)), of_plain(batch)
     assert of_masked.keys() | {"prefix_loss", "prefix_accuracy"} == trained.keys()
     assert_same(trained, of_masked, of_masked)
     assert_same(trained, of_last, ("prefix_loss", "prefix_accuracy"))

@@ -32,7 +32,8 @@ def batch():
 
 @pytest.fixture(scope="module")
 def task():
-    return next_token.NextToken(dataclasses.replace(TINY, left_to_right=True))
+    sizes = dataclasses.replace(TINY, num_hidden_layers=1, left_to_right=True)
+    return next_token.NextToken(sizes)
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +43,7 @@ def model(task):
 
 @pytest.fixture(scope="module")
 def logits_of(model):
-    graphdef, params = nnx.split(model)
-
-    @jax.jit
-    def next_logits(batch):
-        merged = nnx.merge(graphdef, params)
-        return merged.next_logits(merged.encoder(batch))
-
-    return next_logits
+    return small_modules.compiled(lambda it, batch: it.next_logits(it.encoder(batch)), model)
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +66,11 @@ def test_losses_are_those_of_the_definition(task, model, batch, logits):
         [log_chances[row, place, batch["input_ids"][row, place + 1]] for place in range(length - 1)]
         for row, length in enumerate(LENGTHS)
     ]
-    graphdef, params = nnx.split(model)
-    means = jax.jit(lambda p: task.loss(nnx.merge(graphdef, p), batch, key=None))(params)
+
+    def outputs(model, batch):
+        return task.loss(model, batch, key=None), task.predict(model, batch)["log_likelihood"]
+
+    means, likelihoods = small_modules.run(outputs, model, batch)
     counted = [*of_rows[0], *of_rows[1]]  # the third row weighs nothing
     assert means["lm_loss"].value() == pytest.approx(-np.mean(counted), rel=1e-5)
     assert float(means["lm_loss"].weight) == len(counted) == float(task.weights(batch)["lm_loss"])
@@ -84,8 +81,6 @@ def test_losses_are_those_of_the_definition(task, model, batch, logits):
         for place in range(LENGTHS[row] - 1)
     )
     assert float(means["lm_accuracy"].total) == hits
-    predict = jax.jit(lambda p: task.predict(nnx.merge(graphdef, p), batch))
-    likelihoods = predict(params)["log_likelihood"]
     np.testing.assert_allclose(likelihoods, [sum(of_rows[0]), sum(of_rows[1]), 0], rtol=1e-5)
 
 

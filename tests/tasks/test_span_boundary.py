@@ -58,7 +58,7 @@ def batch(rows=ROWS, seed=0):
 
 def test_a_span_is_what_is_masked_without_a_gap_and_has_two_neighbours():
     given = batch()
-    found = span_boundary.targets(
+    found = jax.jit(span_boundary.targets)(
         given["masked_lm_positions"], given["masked_lm_weights"], given["input_mask"]
     )
     for row, (_, _, wanted) in enumerate(ROWS):
