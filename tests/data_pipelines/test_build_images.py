@@ -9,7 +9,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from bertjax import config as config_lib
-from bertjax.data import records, streams, value_masking, value_rows
+from bertjax.data import records, streams, value_masking
 from bertjax.jobs import pretraining_data
 from data_pipelines import build_images
 from tests.data_pipelines import decoded
@@ -61,10 +61,9 @@ def test_the_bytes_of_a_table_are_pictures_with_their_classes(tmp_path, digits, 
     build_images.build(
         options(tmp_path / "t.parquet", tmp_path / "r", array="image", labels="sum", parts="1.0")
     )
-    found = value_rows.columns(records.open(tmp_path / "r" / "train"))
-    pictures = pixels_of(tmp_path / "r" / "train")
-    assert len(pictures) == 20
-    for picture, label in zip(pictures, found["labels"].tolist(), strict=True):
+    found = decoded.read(tmp_path / "r" / "train")
+    assert len(found["pixels"]) == 20
+    for picture, label in zip(found["pixels"], found["labels"].tolist(), strict=True):
         assert label == int(picture.sum()) % 2  # even, odd
 
 

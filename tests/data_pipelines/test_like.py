@@ -9,10 +9,7 @@ from pyarrow import csv
 
 from bertjax.data import records, value_rows
 from data_pipelines import build_images, build_series, build_tables
-
-
-def columns(directory):
-    return value_rows.columns(records.open(directory))
+from tests.data_pipelines import decoded
 
 
 def table(path, rows, seed, **changed):
@@ -36,7 +33,7 @@ def test_rows_of_a_table_keep_their_order_and_the_scaling_of_others(tmp_path):
         scaling="none", like=str(tmp_path / "old" / "train"),
     )  # fmt: skip
     build_tables.build(like)
-    made, kept = columns(tmp_path / "new"), records.Manifest.load(tmp_path / "old" / "train")
+    made, kept = decoded.read(tmp_path / "new"), records.Manifest.load(tmp_path / "old" / "train")
     (_, number, towns) = kept.statistics["columns"]
     expected = (new["a"] - number["mean"]) / number["deviation"]
     np.testing.assert_allclose(made["values"][:, 1, 0], expected, rtol=1e-6)
@@ -49,7 +46,7 @@ def test_rows_of_a_table_keep_their_order_and_the_scaling_of_others(tmp_path):
     csv.write_csv(bare, tmp_path / "bare.csv")
     options = {"input": str(tmp_path / "bare.csv"), "output": str(tmp_path / "bare")}
     build_tables.build(dataclasses.replace(like, **options))
-    assert "labels" not in columns(tmp_path / "bare")
+    assert "labels" not in decoded.read(tmp_path / "bare")
     table(tmp_path / "odd.csv", 4, 3, a=["x", "y", "x", "y"])
     options = {"input": str(tmp_path / "odd.csv"), "output": str(tmp_path / "odd")}
     with pytest.raises(ValueError, match="'a' of .*odd.csv holds texts, and in .* it holds numb"):
@@ -70,7 +67,7 @@ def test_all_windows_of_a_series_come_in_order_with_the_scaling_of_others(tmp_pa
         like=str(tmp_path / "old" / "train"),
     )  # fmt: skip
     build_series.build(like)
-    made = columns(tmp_path / "new")["values"].reshape(-1, 2, 16)  # windows, channels
+    made = decoded.read(tmp_path / "new")["values"].reshape(-1, 2, 16)  # windows, channels
     train = series[:140]
     scaled = (series[180:] - train.mean(axis=0)) / train.std(axis=0)
     assert len(made) == 120 - 15
@@ -81,7 +78,8 @@ def test_all_windows_of_a_series_come_in_order_with_the_scaling_of_others(tmp_pa
         build_series.build(dataclasses.replace(like, input=str(tmp_path / "three.npy")))
 
 
-def test_images_come_in_order_with_the_patches_and_classes_of_others(tmp_path):
+def test_images_come_in_order_with_the_patches_and_classes_of_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(value_rows, "READ_AT_ONCE", 8)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 255, (40, 8, 8)).astype(np.uint8)
     np.savez(tmp_path / "old.npz", images=images, labels=np.arange(40) % 3)
@@ -98,7 +96,7 @@ def test_images_come_in_order_with_the_patches_and_classes_of_others(tmp_path):
     build_images.build(like)
     manifest = records.Manifest.load(tmp_path / "old" / "train").statistics
     mean, deviation = manifest["channel_means"][0], manifest["channel_deviations"][0]
-    made = columns(tmp_path / "new")
+    made = value_rows.columns(records.open(tmp_path / "new"))
     assert made["values"].shape == (5, 5, 16) and made["labels"].tolist() == [2, 2, 0, 1, 0]
     first = (images[:5, :4, :4] // 2 / 255 - mean) / deviation
     np.testing.assert_allclose(made["values"][:, 1], first.reshape(5, 16), rtol=1e-4, atol=1e-5)
