@@ -33,7 +33,7 @@ import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 import pytest  # noqa: E402
 
-from bertjax.data import records, synthetic  # noqa: E402
+from bertjax.data import records, synthetic, value_rows  # noqa: E402
 from bertjax.models import EncoderConfig  # noqa: E402
 from bertjax.tokenization import normalization, spelled_rules, wordpiece  # noqa: E402
 from tests import made_once, small_datasets  # noqa: E402
@@ -44,6 +44,9 @@ for _module in (normalization, spelled_rules, wordpiece):
     for _function in vars(_module).values():
         if {"character", "code_point"} & {*getattr(_function, "__annotations__", ())}:
             typing.no_type_check(_function)
+
+# A batch is filled up with rows that are drawn as well, and the records of tests are small.
+value_rows.READ_AT_ONCE = 32
 
 # A shell has its background processes ignore Ctrl-C, and nohup a hangup; tests send both.
 for _number, _handler in {
