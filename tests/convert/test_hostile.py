@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax import inference, models
-from bertjax.convert import formats, huggingface_config
-from bertjax.finetuning import squad_files, table_files
+from bertjax.convert import formats
 from bertjax.tokenization import tokenizer
 from bertjax.workdirs import checkpoint
 from tests import small_tokenizers
@@ -69,12 +68,6 @@ def test_the_largest_that_is_believed_is():
     assert sizes.num_hidden_layers == 1_000
 
 
-def test_a_number_that_is_not_finite_is_a_fault():
-    for value in (float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="layer_norm_eps is .*; it must be a finite number"):
-            huggingface_config.parse_config({"layer_norm_eps": value}, source="a test")
-
-
 @pytest.mark.parametrize("format", CONFIGS)
 def test_json_that_is_nested_too_deeply_is_not_read(forms, tmp_path, format):
     names = [CONFIGS[format], "tokenizer_config.json"]
@@ -87,16 +80,6 @@ def test_json_that_is_nested_too_deeply_is_not_read(forms, tmp_path, format):
             (model / "model.safetensors").unlink()
         with pytest.raises(ValueError, match=f"(?s){name}.*nested too deeply"):
             formats.read(model)
-
-
-def test_examples_that_are_nested_too_deeply_are_named(tmp_path):
-    table, squad = tmp_path / "train.jsonl", tmp_path / "train.json"
-    table.write_text(DEEP + "\n")
-    squad.write_text(DEEP)
-    with pytest.raises(ValueError, match="train.jsonl:1: it is not JSON .*nested too deeply"):
-        table_files.read_table(table, table_files.Columns(("text",), "label"))
-    with pytest.raises(ValueError, match="train.json.*nested too deeply"):
-        squad_files.read_questions(squad, version_2=False)
 
 
 # Where in a tokenizer.json, what stands there, and what is said of it.

@@ -71,6 +71,7 @@ UNSUPPORTED = [
     ("hidden_size", 25),
     ("num_hidden_layers", True),
     ("layer_norm_eps", None),
+    ("layer_norm_eps", float("inf")),
     ("id2label", {"1": "yes"}),
     ("architectures", "BertModel"),
 ]

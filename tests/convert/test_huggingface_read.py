@@ -153,19 +153,14 @@ def test_the_released_weights_keep_both_heads_whatever_their_config_says(directo
         huggingface_read.read(directory, head="mlm")
 
 
-def test_all_faults_of_the_parameters_are_told_at_once(directory):
+def test_faults_of_the_parameters_are_those_of_the_file(directory):
+    """All at once: test_names.py."""
     weights = load(directory)
     weights[TABLE] = weights[TABLE][:, :-1].copy()
-    weights["bert.adapter.weight"] = np.zeros(2, np.float32)
-    del weights["cls.seq_relationship.bias"]
     save(directory, weights)
-    with pytest.raises(ValueError, match="do not fit") as caught:
+    wanted = rf"(?s)^{directory / 'model.safetensors'}.*{TABLE} has the shape \[60, 15\]"
+    with pytest.raises(ValueError, match=wanted):
         huggingface_read.read(directory)
-    message = str(caught.value)
-    assert message.startswith(str(directory / "model.safetensors"))
-    assert f"{TABLE} has the shape [60, 15]; the config asks for [60, 16]" in message
-    assert "bert.adapter.weight [2] is not a parameter" in message
-    assert "cls.seq_relationship.bias (nsp_head.dense.bias) is missing" in message
 
 
 def shards(directory):

@@ -39,14 +39,35 @@ def answer(ours, line):
     return found
 
 
-def test_a_pair_of_texts_has_the_same_class(exported):
-    ours, theirs, tokenizer = exported("glue", "AutoModelForSequenceClassification", lora_rank=2)
+ENDINGS = ["w3", "w4 w5", "w6", "w7 w8 w9"]
+# The class and what predict is given, as their tokenizer is given it; options of the workdir.
+PAIRS = [
+    (
+        *("glue", "SequenceClassification", {"sentence1": "w1 w2", "sentence2": "w3 w4 w5"}),
+        *(("w1 w2", "w3 w4 w5"), {"lora_rank": 2}),
+    ),
+    (
+        *("swag", "MultipleChoice", {"context": "w1 w2", "endings": ENDINGS}),
+        *((["w1 w2"] * 4, ENDINGS), {}),
+    ),
+]
+
+
+@pytest.mark.parametrize(("dataset", "name", "line", "texts", "options"), PAIRS)
+def test_pairs_of_texts_have_the_same_probabilities(exported, dataset, name, line, texts, options):
+    ours, theirs, tokenizer = exported(dataset, f"AutoModelFor{name}", **options)
+    inputs = tokenizer(*texts, return_tensors="pt", padding=True)
+    if dataset == "swag":
+        inputs = {name: value[None] for name, value in inputs.items()}
     with torch.no_grad():
-        logits = theirs(**tokenizer("w1 w2", "w3 w4 w5", return_tensors="pt")).logits[0]
-    found = answer(ours, {"sentence1": "w1 w2", "sentence2": "w3 w4 w5"})
-    assert found["label"] == theirs.config.id2label[int(logits.argmax())]
-    wanted = logits.softmax(-1).numpy()
-    np.testing.assert_allclose(list(found["probabilities"].values()), wanted, atol=1e-4)
+        logits = theirs(**inputs).logits[0]
+    found, best, wanted = answer(ours, line), int(logits.argmax()), logits.softmax(-1).numpy()
+    if dataset == "swag":
+        assert found["choice"] == best
+        np.testing.assert_allclose(found["probabilities"], wanted, atol=1e-4)
+    else:
+        assert found["label"] == theirs.config.id2label[best]
+        np.testing.assert_allclose(list(found["probabilities"].values()), wanted, atol=1e-4)
 
 
 def test_several_labels_have_the_same_probabilities_in_their_pipeline(exported):
@@ -103,14 +124,3 @@ def test_a_question_has_the_same_best_span(exported):
     )
     wanted = context[offsets[first][0] : offsets[last][1]]
     assert answer(ours, {"question": "w1 w2", "context": context})["answer"] == wanted
-
-
-def test_the_same_ending_is_chosen(exported):
-    ours, theirs, tokenizer = exported("swag", "AutoModelForMultipleChoice")
-    endings = ["w3", "w4 w5", "w6", "w7 w8 w9"]
-    inputs = tokenizer(["w1 w2"] * 4, endings, return_tensors="pt", padding=True)
-    with torch.no_grad():
-        logits = theirs(**{name: value[None] for name, value in inputs.items()}).logits[0]
-    found = answer(ours, {"context": "w1 w2", "endings": endings})
-    assert found["choice"] == int(logits.argmax())
-    np.testing.assert_allclose(found["probabilities"], logits.softmax(-1).numpy(), atol=1e-4)

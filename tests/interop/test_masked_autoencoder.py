@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from flax import nnx
 
 from bertjax.convert import formats
 from bertjax.models import parameters, values
@@ -45,9 +46,7 @@ def ours_of(read):
     task = masked_autoencoder.MaskedAutoencoder(
         read.config, read.decoder, SHARE, normalized_patches=True
     )
-    from flax import nnx
-
-    graph, _ = parameters.split(task.init(nnx.Rngs(0)))
+    graph, _ = parameters.split(nnx.eval_shape(lambda: task.init(nnx.Rngs(0))))
     leaves = {path: jnp.asarray(it) for path, it in read.params.items()}
     return task, graph, parameters.nested(leaves)
 
@@ -87,9 +86,10 @@ def test_predictions_losses_and_gradients_are_theirs(tmp_path, channels):
         mean = task.loss(parameters.merge(graph, params), batch, key=None)["value_loss"]
         return mean.total / mean.weight
 
-    loss, gradient = jax.value_and_grad(objective)(params)
+    loss, gradient = jax.jit(jax.value_and_grad(objective))(params)
     np.testing.assert_allclose(loss, out.loss.item(), rtol=1e-5)
-    predicted = task.predictions(parameters.merge(graph, params), batch)[:, 1:]
+    predict = jax.jit(lambda params: task.predictions(parameters.merge(graph, params), batch))
+    predicted = predict(params)[:, 1:]
     np.testing.assert_allclose(predicted, out.logits.detach().numpy(), atol=1e-5)
     of_cls = theirs.vit.embeddings.cls_token.grad.numpy().ravel()
     ours = parameters.flat(gradient)

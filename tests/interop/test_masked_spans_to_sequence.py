@@ -111,7 +111,7 @@ def test_a_run_of_mass_is_an_encoder_decoder_of_theirs(tmp_path):
     task = masked_spans_to_sequence.MaskedSpansToSequence(made.config)
     graphdef, _ = parameters.split(nnx.eval_shape(lambda: task.init(nnx.Rngs(0))))
     params = parameters.nested(jax.tree.map(jnp.asarray, dict(made.params)))
-    ours = parameters.merge(graphdef, params)(batch)
+    ours = jax.jit(lambda params: parameters.merge(graphdef, params)(batch))(params)
     batch = {name: torch.tensor(np.asarray(it)) for name, it in batch.items()}
     with torch.no_grad():
         states = theirs.encoder(batch["input_ids"], batch["input_mask"]).last_hidden_state

@@ -1,11 +1,8 @@
 """Tokenizers of our exports in transformers: the ids of every kind of vocabulary are ours."""
 
 import dataclasses
-import json
 
 import pytest
-import sentencepiece
-import tokenizers
 
 from bertjax.convert import families, formats, huggingface_tokenizer
 from bertjax.convert.families import bert
@@ -136,35 +133,6 @@ def test_the_second_text_has_its_segment_where_a_roberta_has_two(tmp_path, heard
     assert read.config.type_vocab_size == 2 and read.vocabulary.encode("w1 w2") == a
 
 
-@pytest.mark.parametrize("name", sentence_piece.PIECES)
-def test_the_pieces_of_a_family_have_the_ids_of_its_class(tmp_path, name):
-    """From the model alone, and from the tokenizer.json that transformers makes of it."""
-    options = {"vocab_size": 160, "unk_id": 0, "pad_id": -1, "bos_id": 1, "eos_id": 2}
-    model = test_sentence_piece.model(SCRIPTS * 20, **options)
-    (tmp_path / "sentencepiece.bpe.model").write_bytes(model)
-    family = families.named(name)
-    ours = huggingface_tokenizer.read_tokenizer(tmp_path, family.tokenizer)
-    plain = sentencepiece.SentencePieceProcessor(model_proto=model)
-    made = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}[name]
-    converter = transformers.convert_slow_tokenizer.SLOW_TO_FAST_CONVERTERS[made]
-    scored = [(plain.id_to_piece(i), plain.get_score(i)) for i in range(len(plain))]
-    theirs = getattr(transformers, made)(
-        **converter.convert_from_spm(vocab=scored),
-        _spm_precompiled_charsmap=ours.normalizer_spec.precompiled_charsmap,
-    )
-    assert len(theirs) == ours.vocab_size == len(plain) + sentence_piece.PIECES[name].more
-    theirs.save_pretrained(tmp_path / "theirs")
-    again = huggingface_tokenizer.read_tokenizer(tmp_path / "theirs", family.tokenizer)
-    assert again.kind == "tokenizers" and again.special_ids == ours.special_ids
-    assert all(sentence_piece.PIECES[name].are_of(known) for known in (ours, again))
-    for text in HARD:
-        ids = theirs(text)["input_ids"]
-        for known in (ours, again):
-            wanted = [known.cls_id, *known.encode_with_masks(text), known.sep_id]
-            assert ids == wanted, ascii(text)
-    assert theirs("the runner", "ran home")["input_ids"].count(ours.sep_id) == 3
-
-
 def test_added_tokens_are_found_as_by_us_and_read_where_transformers_saves_them(tmp_path):
     ours = added.ours()
     formats.write(weights.make(vocabulary=ours), tmp_path / "hf", format="huggingface")
@@ -176,25 +144,3 @@ def test_added_tokens_are_found_as_by_us_and_read_where_transformers_saves_them(
     for text in [*added.TEXTS, *added.drawn(100)]:
         found = theirs(text, add_special_tokens=False)["input_ids"]
         assert found == ours.encode(text) == again.encode(text), ascii(text)
-
-
-@pytest.mark.parametrize("way", added.WAYS, ids=["names and ids", "decoder", "json", "names"])
-def test_added_tokens_of_any_file_are_those_that_transformers_reads(tmp_path, way):
-    files = dict(way)
-    # Theirs wants a whole tokenizer.json; only its added tokens are looked at here.
-    if "tokenizer" in files:
-        made = tokenizers.Tokenizer(
-            tokenizers.models.WordPiece(
-                {entry: number for number, entry in enumerate(added.ENTRIES)}, unk_token="[UNK]"
-            )
-        )
-        made.normalizer = tokenizers.normalizers.BertNormalizer()
-        made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-        files["tokenizer"] = json.loads(made.to_str()) | files["tokenizer"]
-    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
-    files["tokenizer_config"] = config | files.get("tokenizer_config", {})
-    added.write(tmp_path, config={"model_type": "bert"}, **files)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ours = huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
-    for text in ["[E1] state [E2] <url>", "[e1]<URL>x", "nothing"]:
-        assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode(text), text

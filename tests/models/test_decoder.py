@@ -184,14 +184,22 @@ def test_a_source_mask_hides_positions_of_the_source_from_the_decoder_alone(tiny
 
 
 def test_rematerialization_changes_nothing_but_memory(tiny):
+    """The encoder's layers: test_encoder.py."""
     batch, key = rows(tiny), jax.random.key(3)
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2}
-    one_layer = {"num_hidden_layers": 1, **dropout}
+    states = jax.random.normal(jax.random.key(0), (*batch["input_ids"].shape, tiny.hidden_size))
 
     def gradient(**changes):
-        model = model_of(tiny, **one_layer, **changes)
-        graphdef, params = parameters.split(model)
-        loss = lambda params: (nnx.merge(graphdef, params)(batch, key=key) ** 2).mean()  # noqa: E731
+        graphdef, params = parameters.split(
+            model_of(tiny, num_hidden_layers=1, **dropout, **changes)
+        )
+
+        def loss(params):
+            model = nnx.merge(graphdef, params)
+            inputs, source = decoder.target_inputs(batch), decoder.source_of(batch)
+            hidden = model.decoder(inputs, states, source, encoder=model.encoder, key=key)
+            return (hidden**2 * states[:, :TARGET]).mean()
+
         return jax.tree.leaves(jax.jit(jax.grad(loss))(params))
 
     for ours, plain in zip(gradient(remat="dots"), gradient(), strict=True):

@@ -134,7 +134,7 @@ LISTED = [
     {"id": SIZE + place, "content": name, "normalized": True, **FLAGS}
     for place, name in enumerate(("[E1]", "<url>"))
 ]
-# Files in which they stand; tests/interop/test_tokenizers.py reads them, too.
+# Files in which they stand.
 WAYS = (
     {"added_tokens": {token["content"]: token["id"] for token in LISTED}},
     {"tokenizer_config": {"added_tokens_decoder": {str(it["id"]): it for it in LISTED}}},
