@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 
+import numpy as np
 import pytest
 
 from bertjax import config as config_lib
@@ -141,8 +142,10 @@ def test_a_resumed_run_has_the_options_and_the_steps_that_it_began_with(
         run = train.prepare(hourly(directory, 3 / 3600), tmp_path / "run")
         assert run.job.last_step == run.config.phases.phase1.num_steps == 3
         assert run.config.evaluation.every_steps == 1  # a tenth of them, not of 9,000
-        train.execute(run, tmp_path / "run")
-    before = dict(checkpoint.read_meta(tmp_path / "run")[0]["config"])
+    before = json.loads(run.config.to_json())
+    with checkpoint.Checkpointer(tmp_path / "run", checkpoint.RetentionOptions()) as checkpointer:
+        params = {"params": {"w": np.zeros(1, np.float32)}}
+        checkpointer._save(3, params, {"config": before, "skipped": {}})
     # A machine of another speed measures nothing; a corpus of this length had a larger model.
     monkeypatch.setattr(time_budget, "bounded_steps", None)
     with_tokens(directory, 10**8)

@@ -193,15 +193,7 @@ def test_time_in_a_pause_is_no_step_time(monkeypatch):
     assert lines.scalar_lines[4]["perf/step_seconds"] == (108 - 4) / 2
 
 
-def test_the_first_step_of_a_phase_is_no_step_time(monkeypatch):
-    """It holds the compilation of the phase's batch shape."""
-    watch, lines = clocked(monkeypatch, 1.0, 2.0, 50.0, 53.0, log_every_steps=2)
-    run(watch, [GOOD, GOOD])  # starts at 1, writes at 2
-    run(watch, [GOOD, GOOD], first_step=3, phase=NEXT_PHASE)  # they end at 50 and 53
-    assert lines.scalar_lines[4]["perf/step_seconds"] == 3.0
-
-
-def test_a_shape_that_was_there_before_is_timed(monkeypatch):
+def test_the_first_step_of_a_shape_is_not_timed_and_later_ones_are(monkeypatch):
     """Length buckets alternate; each is compiled once, and its own tokens are counted."""
     watch, lines = clocked(monkeypatch, 1.0, 2.0, 3.0, 7.0, log_every_steps=4)
     for step, phase in enumerate([PHASE, NEXT_PHASE, PHASE, NEXT_PHASE], start=1):

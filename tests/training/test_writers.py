@@ -76,17 +76,14 @@ def test_scalars_are_one_json_line_at_once_and_one_event_each(tmp_path):
 
 
 def test_a_resumed_run_leaves_the_file_of_a_run_that_never_stopped(tmp_path):
+    write(tmp_path / "whole", [1, 2, 3])  # killed before its first checkpoint
     write(tmp_path / "whole", range(1, 11))
+    steps = [line["step"] for line in strict_lines(tmp_path / "whole" / "metrics.jsonl")]
+    assert steps == [*range(1, 11)]
     write(tmp_path / "resumed", range(1, 8))
     write(tmp_path / "resumed", range(5, 11), start_step=4)
     whole, resumed = (tmp_path / name / "metrics.jsonl" for name in ("whole", "resumed"))
     assert resumed.read_bytes() == whole.read_bytes()
-
-
-def test_a_run_killed_before_its_first_checkpoint_starts_its_file_afresh(tmp_path):
-    write(tmp_path, [1, 2, 3])
-    write(tmp_path, [1])
-    assert [line["step"] for line in strict_lines(tmp_path / "metrics.jsonl")] == [1]
 
 
 @pytest.mark.parametrize("torn", [b'{"step": 3, "train/lo', b'{"step": 3}', b"\x00\x00\n", b"7\n"])
