@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import jax
 from jax._src.interpreters import partial_eval
 
+from tests import checked_types  # noqa: F401  pyproject.toml names it
+
 # Sixteen, so that the mesh of BERT-large exists; most tests take the first eight or one.
 jax.config.update("jax_num_cpu_devices", 16)
 jax.config.update("jax_numpy_rank_promotion", "raise")

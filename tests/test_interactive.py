@@ -28,9 +28,6 @@ heavy = {"jax", "numpy", "tensorflow", "bertjax.inference"} & set(sys.modules)
 assert not heavy, heavy
 assert {"run", "load", "inference", "pictures", "recipes", "models"} <= set(dir(bertjax))
 assert bertjax.recipes.load("smoke").data.source == "synthetic"
-assert bertjax.inference.load.__name__ == "load"
-assert bertjax.load.__module__ == bertjax.run.__module__ == "bertjax.interactive"
-assert bertjax.train.train.__module__ == "bertjax.train"
 """
 
 
@@ -49,6 +46,8 @@ def finetuned():
 def test_modules_are_attributes_when_they_are_first_used():
     done = subprocess.run([sys.executable, "-c", LAZY], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert bertjax.__getattr__("inference").load.__name__ == "load"
+    assert bertjax.__getattr__("load").__module__ == "bertjax.interactive"
     modules = {path.stem for path in pathlib.Path(bertjax.__file__).parent.iterdir()}
     assert not modules & set(bertjax._FROM_INTERACTIVE)
     with pytest.raises(AttributeError, match="'bertjax' has no attribute 'lode'"):
