@@ -31,6 +31,12 @@ PARTS = {0: "dev", 10: "test"}  # of the numbers of verses, modulo 20
 SCORES = ("bleu", "chrf")
 
 
+def read_verses(data: pathlib.Path, language: str) -> dict[str, str]:
+    """Returns the verses of a language by chapter and number."""
+    with lzma.open(data / f"{language}.tsv.xz", "rt", encoding="utf-8") as file:
+        return dict(line.rstrip("\n").split("\t", 1) for line in file)
+
+
 def prepare(data: pathlib.Path, output: pathlib.Path) -> None:
     """Writes the pairs of each part, and the texts of the training part for pretraining.
 
@@ -38,21 +44,18 @@ def prepare(data: pathlib.Path, output: pathlib.Path) -> None:
     translation.
     """
     output.mkdir(parents=True, exist_ok=True)
-    texts = []
-    for language in ("en", "fr"):
-        with lzma.open(data / f"{language}.tsv.xz", "rt", encoding="utf-8") as file:
-            texts.append(dict(line.rstrip("\n").split("\t", 1) for line in file))
-    verses = [verse for verse in texts[0] if verse in texts[1]]
-    times = collections.Counter(texts[0][verse] for verse in verses)
+    english, french = (read_verses(data, language) for language in ("en", "fr"))
+    verses = [verse for verse in english if verse in french]
+    times = collections.Counter(english[verse] for verse in verses)
     parts: dict[str, list[tuple[str, str]]] = {"train": [], "dev": [], "test": []}
     documents = collections.defaultdict(list)
     for number, verse in enumerate(verses):
-        name = PARTS.get(number % 20, "train")
-        if name == "train" or times[texts[0][verse]] == 1:
-            parts[name].append((texts[0][verse], texts[1][verse]))
+        name, pair = PARTS.get(number % 20, "train"), (english[verse], french[verse])
+        if name == "train" or times[english[verse]] == 1:
+            parts[name].append(pair)
         if name == "train":
-            for language in (0, 1):
-                documents[language, verse.split(":")[0]].append(texts[language][verse])
+            for language, text in enumerate(pair):
+                documents[language, verse.split(":")[0]].append(text)
     for name, rows in parts.items():
         print(f"{name}: {len(rows):,} pairs")
         with open(output / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
@@ -64,8 +67,8 @@ def prepare(data: pathlib.Path, output: pathlib.Path) -> None:
 def read(path: pathlib.Path) -> tuple[list[str], list[str]]:
     """Returns the sources and the targets of a part."""
     with open(path, newline="", encoding="utf-8") as file:
-        rows = [(row["text"], row["target"]) for row in csv.DictReader(file)]
-    return [source for source, _ in rows], [target for _, target in rows]
+        rows = [*csv.DictReader(file)]
+    return [row["text"] for row in rows], [row["target"] for row in rows]
 
 
 def peer(options: argparse.Namespace) -> dict[str, float]:
@@ -106,8 +109,8 @@ def _learn(model: Any, known: Any, options: argparse.Namespace) -> int:
     """Trains the model and returns the number of updates."""
     import torch
 
-    sources, targets = read(options.data / "train.csv")
-    inputs, labels = (_rows(known, texts, options.length) for texts in (sources, targets))
+    texts = read(options.data / "train.csv")
+    inputs, labels = (_rows(known, it, options.length) for it in texts)
     updates = options.epochs * len(inputs) // options.batch
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=options.rate, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01
@@ -140,16 +143,15 @@ def _found(model: Any, known: Any, sources: list[str], options: argparse.Namespa
 
     model.eval()
     found: list[str] = []
-    ends = {"eos_token_id": known.sep_token_id, "pad_token_id": known.pad_token_id}
+    search = {"num_beams": 4, "do_sample": False, "max_length": options.length}
+    search |= {"eos_token_id": known.sep_token_id, "pad_token_id": known.pad_token_id}
+    search["decoder_start_token_id"] = known.cls_token_id
     for begin in range(0, len(sources), options.batch):
         rows = _rows(known, sources[begin : begin + options.batch], options.length)
         ids = _padded(rows, known.pad_token_id)
+        mask = (ids != known.pad_token_id).long()
         with torch.inference_mode():
-            out = model.generate(
-                inputs=ids, attention_mask=(ids != known.pad_token_id).long(), num_beams=4,
-                do_sample=False, max_length=options.length,
-                decoder_start_token_id=known.cls_token_id, **ends,
-            )  # fmt: skip
+            out = model.generate(inputs=ids, attention_mask=mask, **search)
         found += known.batch_decode(out, skip_special_tokens=True)
     return found
 

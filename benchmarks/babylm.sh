@@ -3,7 +3,7 @@
 #
 #   benchmarks/babylm.sh SOURCES DIR [OBJECTIVE ...]
 #
-# SOURCES has the texts that babylm_corpus.py names, and blimp/pairs.jsonl.xz (BLiMP's pairs in one
+# SOURCES has the texts that babylm.py names, and blimp/pairs.jsonl.xz (BLiMP's pairs in one
 # file). Everything goes into DIR. The same command goes on where it stopped: what is there is kept,
 # and a training resumes. TRAINING_OPTIONS are further options of each training, such as
 # --config.model.dtype=bfloat16 on a CPU that computes in it, or --config.seed=1. With STEPS=14649
@@ -39,7 +39,7 @@ declare -A objectives=(
 packed="--packing=best_fit --pair_objective=none --mask=none --short_seq_prob=0 --dupe_factor=1 --count_words"
 
 [ -e "$dir/text/heldout.txt" ] ||
-  python -m benchmarks.babylm_corpus --sources="$sources" --output="$dir/text"
+  python -m benchmarks.babylm corpus --sources="$sources" --output="$dir/text"
 [ -e "$dir/vocabulary" ] ||
   python -m data_pipelines.train_vocabulary --input="$dir/text/train.txt" \
     --output="$dir/vocabulary" --kind=byte_bpe --size=8192

@@ -19,25 +19,25 @@ files included once.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
-import json
 import os
 import pathlib
-import platform
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
+import peer
 import psutil
+import report
 
 from bertjax.data import records
 
-HERE = pathlib.Path(__file__).parent
 LENGTH, PREDICTIONS, PASSES, SEED = 128, 20, 10, 12345
 TARGETS = {"fast": 20.0, "exact": 2.0}
 CORES_TARGET = 1.7
@@ -54,23 +54,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--megabytes", type=float, default=20, help="how much of it to use")
     parser.add_argument("--gigabytes", type=float, help="measure the memory of so large a build")
     parser.add_argument("--timed_build", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--timed_script", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.timed_build:
-        print(json.dumps(timed_build(options, *options.timed_build)))
+        timed_build(options.vocabulary, *options.timed_build)
         return 0
-    print(f"python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
+    if options.timed_script:
+        timed_script(options.released, options.vocabulary, *options.timed_script)
+        return 0
+    print(report.machine())
     with tempfile.TemporaryDirectory() as folder:
-        if options.gigabytes:
-            measure_memory(options, pathlib.Path(folder))
-        else:
-            measure_speed(options, pathlib.Path(folder))
+        measure = measure_memory if options.gigabytes else measure_speed
+        measure(options, pathlib.Path(folder))
     return 0
 
 
-def timed_build(
-    options: argparse.Namespace, text: str, algorithm: str, num_workers: str
-) -> dict[str, float]:
-    """Builds once in this process and returns the seconds after all imports."""
+def timed_build(vocabulary: str, text: str, algorithm: str, num_workers: str) -> None:
+    """Builds once in this process and tells the seconds after all imports."""
     # The last two are imported when a build ends; like the script's own imports, they do not count.
     from data_pipelines import build, workers
     from data_pipelines.building import blocks
@@ -82,7 +82,7 @@ def timed_build(
     with tempfile.TemporaryDirectory() as folder:
         chosen = Options(
             input=text,
-            vocabulary=options.vocabulary,
+            vocabulary=vocabulary,
             output=f"{folder}/records",
             max_seq_length=LENGTH,
             max_predictions_per_seq=PREDICTIONS,
@@ -93,67 +93,90 @@ def timed_build(
             num_workers=int(num_workers),
         )
         begin = time.perf_counter()
-        vocabulary = blocks.Vocabulary.of(options.vocabulary, None)
-        with workers.Pool(chosen.num_workers, vocabulary.load) as pool:
+        loaded = blocks.Vocabulary.of(vocabulary, None)
+        with workers.Pool(chosen.num_workers, loaded.load) as pool:
             list(pool.map(int, [0] * chosen.num_workers))
         start = time.perf_counter()
         manifest = build.build(chosen)
-        return {
-            "seconds": time.perf_counter() - start,
-            "start_of_processes": start - begin,
-            "examples": manifest.num_examples,
-        }
+        end = time.perf_counter()
+    begun = {"seconds": end - start, "start_of_processes": start - begin}
+    peer.tell(**begun, examples=manifest.num_examples)
+
+
+def timed_script(folder: str, vocabulary: str, text: str, output: str) -> None:
+    """Runs the released script and tells the seconds of its main function, without imports.
+
+    It was written for TensorFlow 1, whose names TensorFlow 2 keeps in `tensorflow.compat.v1`.
+    """
+    import tensorflow.compat.v1 as tensorflow_1  # pyright: ignore[reportMissingImports]
+
+    sys.modules["tensorflow"] = tensorflow_1
+    sys.path.insert(0, folder)
+    import create_pretraining_data  # pyright: ignore[reportMissingImports]
+
+    given = {"input_file": text, "output_file": output, "vocab_file": vocabulary}
+    given |= {"do_lower_case": True, "max_seq_length": LENGTH, "dupe_factor": PASSES}
+    given |= {"max_predictions_per_seq": PREDICTIONS, "random_seed": SEED}
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    tensorflow_1.flags.FLAGS([sys.argv[0], *flags])
+    tensorflow_1.logging.set_verbosity(tensorflow_1.logging.ERROR)
+    begin = time.perf_counter()
+    create_pretraining_data.main(None)
+    peer.tell(seconds=time.perf_counter() - begin)
+
+
+def command(options: argparse.Namespace, program: str, *arguments: object) -> list[str]:
+    """Returns what runs one of the two functions above in a process."""
+    flags = [f"--input={options.input}", f"--vocabulary={options.vocabulary}"]
+    flags += [f"--released={options.released}"] if options.released else []
+    return [sys.executable, __file__, *flags, f"--{program}", *map(str, arguments)]
 
 
 def measure_speed(options: argparse.Namespace, folder: pathlib.Path) -> None:
     """Prints the seconds per MB of every program and their ratios to the released script."""
     text = head(options.input, options.megabytes, folder / "text.txt")
     workers = os.cpu_count() or 1
-    programs = {
-        "fast, 1 process": ours(options, text, "fast", 1),
-        f"fast, {workers} processes": ours(options, text, "fast", workers),
-        "exact": ours(options, text, "exact", 1),
-    }
+    one, many = "fast, 1 process", f"fast, {workers} processes"
+    builds = {one: ("fast", 1), many: ("fast", workers), "exact": ("exact", 1)}
+    programs = {name: command(options, "timed_build", text, *of) for name, of in builds.items()}
     if options.released:
-        programs["released"] = released(options, text, folder)
+        output = folder / "released.tfrecord"
+        programs["released"] = command(options, "timed_script", text, output)
     megabytes = text.stat().st_size / 1e6
-    found: dict[str, list[float]] = {name: [] for name in programs}
-    starts: list[float] = []
-    for turn in range(options.rounds):
-        for name, command in programs.items():
-            output = output_of(command)
-            seconds = output["seconds"] / megabytes
-            found[name].append(seconds)
-            if name == f"fast, {workers} processes":
-                starts.append(output["start_of_processes"] / megabytes)
-            print(f"turn {turn + 1}, {name}: {seconds:.3f} s/MB", flush=True)
-    medians = {name: statistics.median(values) for name, values in found.items()}
-    for name, values in found.items():
-        line = f"{name:20} {medians[name]:.3f} s/MB ({min(values):.3f} to {max(values):.3f})"
+
+    def timed(name: str) -> dict[str, Any]:
+        (told,) = peer.answers(programs[name])
+        print(f"{name}: {told['seconds'] / megabytes:.3f} s/MB", flush=True)
+        return told
+
+    turns = {name: functools.partial(timed, name) for name in programs}
+    found = report.take_turns(turns, options.rounds)
+    seconds = {name: [it["seconds"] / megabytes for it in told] for name, told in found.items()}
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    for name, values in seconds.items():
+        line = f"{name}: median {report.median(values, '.3f')} s/MB"
         if options.released and name != "released":
             line += f", {medians['released'] / medians[name]:.1f} times the released script"
             line += f" (target {TARGETS[name.split(',')[0]]:g})"
         print(line)
-    many, one = medians[f"fast, {workers} processes"], medians["fast, 1 process"]
+    starts = [it["start_of_processes"] / megabytes for it in found[many]]
     start = statistics.median(starts)
     print(
-        f"{workers} processes against one: {one / many:.2f} times; {one / (many - start):.2f} "
-        f"times without the {start:.3f} s/MB in which they start (target {CORES_TARGET} on 2)"
+        f"{workers} processes against one: {medians[one] / medians[many]:.2f} times; "
+        f"{medians[one] / (medians[many] - start):.2f} times without the {start:.3f} s/MB in which "
+        f"they start (target {CORES_TARGET} on 2)"
     )
 
 
 def measure_memory(options: argparse.Namespace, folder: pathlib.Path) -> None:
     """Prints the peak memory of a build from a text of the given size."""
     text = repeated(options.input, options.gigabytes, folder / "text.txt")
-    command = ours(options, text, "fast", os.cpu_count() or 1)
     begin = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    peaks = Peaks(process.pid)
-    output, _ = process.communicate()
+    build = command(options, "timed_build", text, "fast", os.cpu_count() or 1)
+    with peer.Peer(build) as process:
+        peaks = Peaks(process.pid)
+        found = process.answer()
     peaks.stop()
-    if process.returncode:
-        raise RuntimeError(f"{command} failed with {process.returncode}")
-    found = json.loads(output.splitlines()[-1])
     print(
         f"{text.stat().st_size / 1e9:.2f} GB of text, {found['examples']:,} examples, "
         f"{time.perf_counter() - begin:.0f} s"
@@ -199,34 +222,6 @@ class Peaks:
                 private += full.rss - full.shared
             self.proportional = max(self.proportional, proportional)
             self.private = max(self.private, private)
-
-
-def ours(
-    options: argparse.Namespace, text: pathlib.Path, algorithm: str, workers: int
-) -> list[str]:
-    """Returns the command of one of our builds."""
-    common = [f"--input={options.input}", f"--vocabulary={options.vocabulary}"]
-    timed = ["--timed_build", str(text), algorithm, str(workers)]
-    return [sys.executable, str(HERE / "data_build.py"), *common, *timed]
-
-
-def released(options: argparse.Namespace, text: pathlib.Path, folder: pathlib.Path) -> list[str]:
-    """Returns the command of the released script."""
-    return [
-        *(sys.executable, str(HERE / "released_data.py"), options.released),
-        *(f"--input_file={text}", f"--output_file={folder / 'released.tfrecord'}"),
-        *(f"--vocab_file={options.vocabulary}", "--do_lower_case=True"),
-        *(f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}"),
-        *(f"--dupe_factor={PASSES}", f"--random_seed={SEED}"),
-    ]
-
-
-def output_of(command: list[str]) -> dict[str, float]:
-    """Runs a command and returns the JSON of its last line."""
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{command} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def head(path: str, megabytes: float, output: pathlib.Path) -> pathlib.Path:

@@ -29,14 +29,16 @@ import torch
 import transformers
 from flax import nnx
 
+from benchmarks import report
 from bertjax.convert import formats
 from bertjax.models import decoder, generation, parameters
 
-VOCABULARY, START, END, PAD = 30_522, 101, 102, 0
+START, END, PAD = 101, 102, 0
 SIZES = {
-    **{"vocab_size": VOCABULARY, "hidden_size": 256, "num_attention_heads": 4},
+    **{"vocab_size": 30_522, "hidden_size": 256, "num_attention_heads": 4},
     **{"intermediate_size": 1024, "num_hidden_layers": 4, "max_position_embeddings": 512},
 }
+Search = Callable[[], np.ndarray]
 
 
 def their_model() -> transformers.EncoderDecoderModel:
@@ -52,42 +54,33 @@ def their_model() -> transformers.EncoderDecoderModel:
     return model
 
 
-def ours(
-    directory: pathlib.Path, sources: np.ndarray, beams: int, length: int
-) -> Callable[[], np.ndarray]:
+def ours(directory: pathlib.Path, sources: np.ndarray, beams: int, length: int) -> Search:
     """Returns a search of ours, compiled."""
     read = formats.read(directory)
     options = {"decoder_config": read.decoder, "shares": read.shares}
     made = functools.partial(decoder.EncoderDecoder, read.config, **options)
     graph, _ = parameters.split(nnx.eval_shape(lambda: made(rngs=nnx.Rngs(0))))
-    params = parameters.nested(dict(read.params))
     search = generation.Search(START, END, PAD, length, beams=beams)
     ids = jnp.asarray(sources, jnp.int32)
     batch = {"input_ids": ids, "input_mask": jnp.ones_like(ids)}
     run = jax.jit(
         lambda params: generation.generate(parameters.merge(graph, params), batch, search)
     )
-    params = jax.device_put(params)
+    params = jax.device_put(parameters.nested(dict(read.params)))
     return lambda: np.asarray(run(params).ids[:, 0])
 
 
 def theirs(
     model: transformers.EncoderDecoderModel, sources: np.ndarray, beams: int, length: int
-) -> Callable[[], np.ndarray]:
+) -> Search:
     """Returns their search."""
     ids = torch.tensor(sources)
     options = {"num_beams": beams, "max_length": length + 1, "do_sample": False}
-
-    def run() -> np.ndarray:
-        with torch.inference_mode():
-            return model.generate(inputs=ids, attention_mask=torch.ones_like(ids), **options)[
-                :, 1:
-            ].numpy()
-
-    return run
+    options["attention_mask"] = torch.ones_like(ids)
+    return torch.inference_mode()(lambda: model.generate(inputs=ids, **options)[:, 1:].numpy())
 
 
-def timed(run: Callable[[], np.ndarray]) -> float:
+def timed(run: Search) -> float:
     """Returns the seconds of a call."""
     began = time.perf_counter()
     run()
@@ -114,15 +107,16 @@ def main() -> None:
         }
     found = {name: [run() for run in of] for name, of in runs.items()}
     same = [np.array_equal(*pair) for pair in zip(*found.values(), strict=True)]
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(options.rounds):
-        for name, (long, short) in runs.items():
-            times[name].append((timed(long) - timed(short)) / (lengths[0] - lengths[1]))
-    medians = {name: statistics.median(of) for name, of in times.items()}
-    for name, median in medians.items():
-        spread = f"{min(times[name]) * 1e3:.1f} to {max(times[name]) * 1e3:.1f}"
-        print(f"{name}: {median * 1e3:.1f} ms a token of all targets ({spread})")
-    print(f"ratio {medians['bertjax'] / medians['transformers']:.2f}; same targets: {all(same)}")
+
+    def token(name: str) -> float:
+        long, short = runs[name]
+        return 1e3 * (timed(long) - timed(short)) / (lengths[0] - lengths[1])
+
+    times = report.take_turns({it: functools.partial(token, it) for it in runs}, options.rounds)
+    for name, values in times.items():
+        print(f"{name}: {report.median(values, unit=' ms')} a token of all targets")
+    own, their = map(statistics.median, times.values())
+    print(f"ratio {own / their:.2f}; same targets: {all(same)}")
 
 
 if __name__ == "__main__":

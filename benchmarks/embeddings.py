@@ -21,19 +21,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import os
 import pathlib
 import statistics
-import subprocess
 import tempfile
 import time
 from typing import Any
 
+import finetune
 import numpy as np
-from peer_finetune import DEV, TASKS, TRAIN
-from peer_finetune import read as read_texts
+import peer
+import report
 
 HIGHEST_SCORE = 5.0
 
@@ -49,37 +48,28 @@ class Recipe:
     eps: float = 1e-6
 
 
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """The pairs of a file with their scores."""
-
-    first: list[str]
-    second: list[str]
-    scores: list[float]
+def read(data: str, name: str) -> tuple[list[str], list[str], list[float]]:
+    """Returns the pairs of a split of STS-B, and their scores."""
+    (first, second), scores = finetune.read(finetune.TASKS["stsb"], data, name)
+    return first, second, scores
 
 
-def read(data: str, name: str) -> Split:
-    """Returns a split of STS-B in GLUE's layout."""
-    texts, scores = read_texts(TASKS["stsb"], data, name)
-    return Split(texts[0], texts[1], scores)
-
-
-def cosines(model: Any, split: Split) -> list[float]:
-    """Returns the cosine of each pair."""
+def cosines(model: Any, data: str) -> list[float]:
+    """Returns the cosine of each pair of the dev set."""
     first, second = (
         model.encode(texts, batch_size=64, normalize_embeddings=True, show_progress_bar=False)
-        for texts in (split.first, split.second)
+        for texts in read(data, finetune.DEV)[:2]
     )
     return (first * second).sum(axis=1).tolist()
 
 
-def fit(model: Any, split: Split, recipe: Recipe, seed: int) -> float:
+def fit(model: Any, data: str, recipe: Recipe, seed: int) -> float:
     """Trains an epoch and returns its seconds."""
     import torch  # pyright: ignore[reportMissingImports]
     from sentence_transformers import InputExample, losses  # pyright: ignore
 
     torch.manual_seed(seed)
-    pairs = zip(split.first, split.second, split.scores, strict=True)
+    pairs = zip(*read(data, finetune.TRAIN), strict=True)
     examples: Any = [
         InputExample(texts=[a, b], label=score / HIGHEST_SCORE) for a, b, score in pairs
     ]
@@ -96,40 +86,31 @@ def fit(model: Any, split: Split, recipe: Recipe, seed: int) -> float:
     return time.perf_counter() - started
 
 
-def add_recipe(parser: argparse.ArgumentParser) -> None:
-    """Adds an option for each field of the recipe."""
-    for field in dataclasses.fields(Recipe):
-        kind = type(field.default)
-        parser.add_argument(f"--{field.name}", type=kind, default=field.default)
+def train_theirs(options: argparse.Namespace, recipe: Recipe) -> None:
+    """Tells the cosines of the dev set before training and after it."""
+    import sentence_transformers  # pyright: ignore[reportMissingImports]
+    import torch  # pyright: ignore[reportMissingImports]
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    model = sentence_transformers.SentenceTransformer(options.weights, device="cpu")
+    model.max_seq_length = recipe.max_seq_length
+    versions = {it.__name__: it.__version__ for it in (sentence_transformers, torch)}
+    peer.tell(cosines=cosines(model, options.data), versions=versions)
+    seconds = fit(model, options.data, recipe, options.theirs)
+    peer.tell(cosines=cosines(model, options.data), seconds=seconds)
 
 
-def recipe_of(options: argparse.Namespace) -> Recipe:
-    """Returns the recipe that the options name."""
-    names = (field.name for field in dataclasses.fields(Recipe))
-    return Recipe(**{name: getattr(options, name) for name in names})
-
-
-def theirs(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
-    """Returns what the peer says: the cosines before training, and those of the seed."""
-    flags = {"weights": options.weights, "data": options.data, "peer": options.peer}
-    flags |= {**dataclasses.asdict(recipe_of(options)), "theirs": seed}
-    command = [options.peer, __file__, *(f"--{name}={it}" for name, it in flags.items())]
-    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    lines = (line.removeprefix("RESULT ") for line in found.splitlines() if "RESULT " in line)
-    return [json.loads(line) for line in lines]
-
-
-def ours(
-    options: argparse.Namespace, seed: int, directory: pathlib.Path, *, is_trained: bool = True
+def train_ours(
+    options: argparse.Namespace, recipe: Recipe, seed: int, directory: pathlib.Path
 ) -> dict[str, Any]:
     """Returns the dev set's Spearman after an epoch, its seconds, and those of the whole program.
 
-    Without training it is that of the weights: there is one step, with a rate of 0.
+    Without a rate it is that of the weights, after one step.
     """
     from bertjax import recipes, train
     from bertjax.workdirs import scalars
 
-    recipe, stsb = recipe_of(options), pathlib.Path(options.data) / "STS-B"
+    stsb = pathlib.Path(options.data) / "STS-B"
     config = recipes.load("configs/embeddings.py:cosine")
     config.seed, config.init_from = seed, options.weights
     config.global_batch_size = recipe.batch_size
@@ -139,8 +120,8 @@ def ours(
     config.schedule.peak_learning_rate = recipe.learning_rate
     config.schedule.warmup_share = recipe.warmup_share
     config.optimizer.eps = recipe.eps
-    if not is_trained:
-        config.finetuning.num_epochs, config.schedule.peak_learning_rate = 1e-3, 0.0
+    if not recipe.learning_rate:
+        config.finetuning.num_epochs = 1e-3
     started = time.perf_counter()
     train.train(config, directory)
     whole = time.perf_counter() - started
@@ -152,72 +133,55 @@ def ours(
     return {"spearman": score, "seconds": seconds, "whole": whole}
 
 
-def parse() -> argparse.Namespace:
-    """Returns the options of the command line."""
+def row(side: str, seeds: list[dict[str, Any]], note: str = "") -> tuple[str, str, str]:
+    """Returns a row of the table."""
+    scores, seconds = [it["spearman"] for it in seeds], [it["seconds"] for it in seeds]
+    shown = f"{statistics.mean(scores):.4f} ({min(scores):.4f} to {max(scores):.4f})"
+    return side, shown, f"{statistics.median(seconds):.1f} s{note}"
+
+
+def main() -> None:
+    """Prints a row of each side."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_recipe(parser)
+    for field in dataclasses.fields(Recipe):
+        kind: Any = type(field.default)
+        parser.add_argument(f"--{field.name}", type=kind, default=field.default)
     parser.add_argument("--peer", required=True, help="Python of the peer's environment")
     parser.add_argument("--weights", required=True, help="a directory of sentence-transformers")
     parser.add_argument("--data", required=True, help="GLUE's official files")
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--theirs", type=int, help=argparse.SUPPRESS)  # the peer's seed
-    return parser.parse_args()
-
-
-def line(side: str, seeds: list[dict[str, Any]], note: str) -> str:
-    """Returns a row of the table."""
-    scores, seconds = [it["spearman"] for it in seeds], [it["seconds"] for it in seeds]
-    shown = f"{statistics.mean(scores):.4f} ({min(scores):.4f} to {max(scores):.4f})"
-    return f"| {side} | {shown} | {statistics.median(seconds):.1f} s{note} |"
-
-
-def train_theirs(options: argparse.Namespace) -> None:
-    """Prints the cosines of the dev set before training and after it."""
-    import sentence_transformers  # pyright: ignore[reportMissingImports]
-    import torch  # pyright: ignore[reportMissingImports]
-
-    recipe = recipe_of(options)
-    torch.set_num_threads(os.cpu_count() or 1)
-    dev = read(options.data, DEV)
-    model = sentence_transformers.SentenceTransformer(options.weights, device="cpu")
-    model.max_seq_length = recipe.max_seq_length
-    versions = {it.__name__: it.__version__ for it in (sentence_transformers, torch)}
-    before = {"seed": None, "cosines": cosines(model, dev), "versions": versions}
-    print("RESULT", json.dumps(before), flush=True)
-    seconds = fit(model, read(options.data, TRAIN), recipe, options.theirs)
-    after = {"seed": options.theirs, "cosines": cosines(model, dev), "seconds": seconds}
-    print("RESULT", json.dumps(after), flush=True)
-
-
-def main() -> None:
-    """Prints a row of each side."""
-    options = parse()
+    options = parser.parse_args()
+    recipe = Recipe(**{it.name: getattr(options, it.name) for it in dataclasses.fields(Recipe)})
     if options.theirs is not None:
-        train_theirs(options)
+        train_theirs(options, recipe)
         return
     import jax
 
     from bertjax.scores import classification
 
-    right = np.array(read(options.data, DEV).scores)
-    own, others = [], []
+    right, ours, theirs, before = np.array(read(options.data, finetune.DEV)[2]), [], [], {}
+    flags = {"weights": options.weights, "data": options.data, "peer": options.peer}
+    flags |= dataclasses.asdict(recipe)
+    command = [options.peer, __file__, *(f"--{name}={it}" for name, it in flags.items())]
     with tempfile.TemporaryDirectory() as name:
-        untrained = ours(options, 0, pathlib.Path(name) / "before", is_trained=False)
-        print(f"before training, ours: {untrained['spearman']:.4f}", flush=True)
+        directory, untrained = pathlib.Path(name), dataclasses.replace(recipe, learning_rate=0.0)
+        first = train_ours(options, untrained, 0, directory / "before")
+        print(f"before training, ours: {first['spearman']:.4f}", flush=True)
         for seed in map(int, options.seeds.split(",")):
-            before, after = theirs(options, seed)
-            found = [classification.spearman(right, it["cosines"]) for it in (before, after)]
-            others.append({"spearman": found[1], "seconds": after["seconds"]})
-            own.append(ours(options, seed, pathlib.Path(name) / str(seed)))
-            print(f"seed {seed}, ours: {own[-1]}, theirs: {others[-1]}", flush=True)
-    print(f"before training, theirs: {found[0]:.4f}; {before['versions']}")
+            before, after = peer.answers([*command, f"--theirs={seed}"])
+            score = classification.spearman(right, after["cosines"])
+            theirs.append({"spearman": score, "seconds": after["seconds"]})
+            ours.append(train_ours(options, recipe, seed, directory / str(seed)))
+            print(f"seed {seed}, ours: {ours[-1]}, theirs: {theirs[-1]}", flush=True)
+    score = classification.spearman(right, before["cosines"])
+    print(f"before training, theirs: {score:.4f}; {before['versions']}")
     print(f"jax {jax.__version__}, seeds {options.seeds}")
-    print("| | Spearman on the dev set | an epoch |\n|---|---|---|")
-    whole = statistics.median(it["whole"] for it in own)
+    whole = statistics.median(it["whole"] for it in ours)
     note = f" ({whole:.1f} s with reading, compiling and evaluating)"
-    print(line("ours", own, note))
-    print(line("sentence-transformers", others, ""))
-    ratios = [a["seconds"] / b["seconds"] for a, b in zip(own, others, strict=True)]
+    rows = [row("ours", ours, note), row("sentence-transformers", theirs)]
+    print(report.table(("", "Spearman on the dev set", "an epoch"), rows))
+    ratios = [a["seconds"] / b["seconds"] for a, b in zip(ours, theirs, strict=True)]
     print(f"time, ours of theirs: {statistics.median(ratios):.2f}")
 
 

@@ -15,57 +15,18 @@ from __future__ import annotations
 import argparse
 import pathlib
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import metadata
 
 import numpy as np
+import peer
+import report
 
 TOLERANCE = 5e-6
 
 
-class Peer:
-    """The other side, in its own process: `seconds` is that of one more pass."""
-
-    def __init__(self, process: subprocess.Popen[str]):
-        self._process = process
-        self.versions = self._answer()
-
-    def seconds(self) -> float:
-        """Lets it encode all texts once."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return float(self._answer())
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the peer ended with {self._process.wait()}; see its error above")
-        return line.strip()
-
-
-@contextmanager
-def peer(options: argparse.Namespace, texts: pathlib.Path, vectors: pathlib.Path) -> Iterator[Peer]:
-    """Starts the other side, and ends it."""
-    flags = {"model": options.model, "texts": texts, "peer_python": options.peer_python}
-    flags |= {"batch_size": options.batch_size, "vectors": vectors}
-    command = [options.peer_python, __file__, *(f"--{name}={it}" for name, it in flags.items())]
-    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
-        try:
-            yield Peer(process)
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-
-
 def encode_when_asked(options: argparse.Namespace, texts: list[str]) -> None:
-    """Encodes the texts with sentence-transformers for each line of input, and prints the seconds.
+    """Encodes the texts with sentence-transformers for each request, and tells the seconds.
 
     The vectors of the last pass are written to `--vectors`.
     """
@@ -73,15 +34,17 @@ def encode_when_asked(options: argparse.Namespace, texts: list[str]) -> None:
     import torch  # pyright: ignore[reportMissingImports]
 
     model = sentence_transformers.SentenceTransformer(options.model, device="cpu")
-    names = ("sentence-transformers", "transformers", "torch")
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
-    print(f"{versions}, {torch.get_num_threads()} threads", flush=True)
-    for _ in sys.stdin:
+    versions = report.named(report.versions("sentence-transformers", "transformers", "torch"))
+    peer.tell(versions=f"{versions}, {torch.get_num_threads()} threads")
+
+    def encode(_: None) -> dict[str, float]:
         start = time.perf_counter()
         vectors = model.encode(texts, batch_size=options.batch_size, show_progress_bar=False)
         seconds = time.perf_counter() - start
         np.save(options.vectors, vectors)
-        print(seconds, flush=True)
+        return {"seconds": seconds}
+
+    peer.serve(encode)
 
 
 def main() -> None:
@@ -110,28 +73,33 @@ def main() -> None:
         f"{len(texts)} texts, tokens: median {np.median(tokens):.0f}, mean {tokens.mean():.1f}, "
         f"longest {tokens.max()}; batches of {options.batch_size}"
     )
+    vectors = np.zeros(0)
 
-    def ours() -> tuple[float, np.ndarray]:
+    def ours() -> float:
+        nonlocal vectors
         start = time.perf_counter()
         encoded = encode.encode(model, texts, truncate=True, batch_size=options.batch_size)
-        return time.perf_counter() - start, encoded["features"]
+        seconds = time.perf_counter() - start
+        vectors = encoded["features"]
+        return seconds
 
     with tempfile.TemporaryDirectory() as folder:
-        theirs_file = pathlib.Path(folder) / "vectors.npy"
-        with peer(options, options.texts.absolute(), theirs_file) as other:
-            print(f"ours: jax {jax.__version__}; theirs: {other.versions}")
-            print(f"first pass: ours {ours()[0]:.2f} s (compiles), theirs {other.seconds():.2f} s")
-            passes = []
-            for number in range(options.repeats):
-                seconds, vectors = ours()
-                passes.append((seconds, other.seconds()))
-                print(f"pass {number + 1}: ours {seconds:.2f} s, theirs {passes[-1][1]:.2f} s")
-            difference = float(np.abs(vectors - np.load(theirs_file)).max())
-    ours_median, theirs_median = (statistics.median(side) for side in zip(*passes, strict=True))
+        flags = {name: getattr(options, name) for name in ("model", "texts", "peer_python")}
+        flags |= {"batch_size": options.batch_size, "vectors": f"{folder}/vectors.npy"}
+        command = [options.peer_python, __file__, *(f"--{it}={of}" for it, of in flags.items())]
+        with peer.Peer(command) as other:
+            print(f"ours: jax {jax.__version__}; theirs: {other.answer()['versions']}")
+            sides = {"ours": ours, "theirs": lambda: other.ask(None)["seconds"]}
+            first = ours()
+            print(f"first pass: ours {first:.2f} s (compiles), theirs {sides['theirs']():.2f} s")
+            passes = report.take_turns(sides, options.repeats)
+        difference = float(np.abs(vectors - np.load(flags["vectors"])).max())
+    for number, (own, their) in enumerate(zip(*passes.values(), strict=True)):
+        print(f"pass {number + 1}: ours {own:.2f} s, theirs {their:.2f} s")
+    own, their = map(statistics.median, passes.values())
     print(
-        f"medians: ours {len(texts) / ours_median:.1f} sentences/s, theirs "
-        f"{len(texts) / theirs_median:.1f} sentences/s: {theirs_median / ours_median:.2f} times; "
-        f"vectors differ by at most {difference:.1e}"
+        f"medians: ours {len(texts) / own:.1f} sentences/s, theirs {len(texts) / their:.1f} "
+        f"sentences/s: {their / own:.2f} times; vectors differ by at most {difference:.1e}"
     )
     if difference > TOLERANCE:
         raise SystemExit(f"the vectors are not equal: {difference:.1e} is more than {TOLERANCE}")

@@ -18,8 +18,6 @@ import argparse
 import collections
 import contextlib
 import dataclasses
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -30,22 +28,23 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
+import report
 
 from bertjax import recipes, train
 from bertjax.devices import sharding
-from bertjax.training import monitor, program, state
+from bertjax.training import monitor, program
 
 TARGET_MS = 2.0
 WARM_UP_STEPS = 50
 
 
 class Stopwatch:
-    """Seconds spent in each named piece of the loop, call by call."""
+    """Seconds spent in each piece of the loop, call by call; `stamps` are the times of steps."""
 
     def __init__(self):
         self.seconds: dict[str, list[float]] = collections.defaultdict(list)
+        self.stamps: list[float] = []
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `function`, its calls timed under `name`."""
@@ -60,25 +59,17 @@ class Stopwatch:
 
     def timed_iterator(self, name: str, make: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
         """Returns `make`, the items of its iterators timed under `name`."""
+        return lambda *args: iter(self.timed(name, make(*args).__next__), None)
 
-        def call(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            return iter(self.timed(name, make(*args, **kwargs).__next__), None)
+    def stamped_step(self, run: program.Program) -> Callable[..., Any]:
+        """Returns a step that costs the device next to nothing, its calls stamped."""
+        step = self.timed("dispatch", empty_step(run))
+
+        def call(*inputs: Any) -> Any:
+            self.stamps.append(time.perf_counter())
+            return step(*inputs)
 
         return call
-
-
-class StampedStep:
-    """A step that costs the device next to nothing; `stamps` are the times of its calls."""
-
-    def __init__(self, run: program.Program, stopwatch: Stopwatch):
-        self.stamps: list[float] = []
-        self._step = stopwatch.timed("dispatch", empty_step(run))
-
-    def __call__(
-        self, train_state: state.TrainState, batch: Any, step_inputs: state.StepInputs
-    ) -> Any:
-        self.stamps.append(time.perf_counter())
-        return self._step(train_state, batch, step_inputs)
 
 
 def empty_step(run: program.Program) -> Callable[..., Any]:
@@ -94,14 +85,11 @@ def empty_step(run: program.Program) -> Callable[..., Any]:
             run.learner.train_step, run.abstract_state, batch, run.abstract_step_inputs
         )
 
-    def step(
-        train_state: state.TrainState, batch: Any, step_inputs: state.StepInputs
-    ) -> tuple[state.TrainState, Any]:
+    def step(train_state: Any, batch: Any, step_inputs: Any) -> tuple[Any, Any]:
         del batch, step_inputs
         # Ones: finite, and a weight that can be divided by.
-        report = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), shapes)
-        counted = train_state.step + 1
-        return dataclasses.replace(train_state, step=counted), report
+        step_report = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), shapes)
+        return dataclasses.replace(train_state, step=train_state.step + 1), step_report
 
     return jax.jit(
         step,
@@ -112,41 +100,29 @@ def empty_step(run: program.Program) -> Callable[..., Any]:
     )
 
 
-def run_loop(config: ml_collections.ConfigDict) -> tuple[list[float], dict[str, list[float]]]:
-    """Returns a run's seconds from step to step, with the empty step, and those of its pieces."""
-    stopwatch = Stopwatch()
-    steps: list[StampedStep] = []
-    prepare = train.prepare
+def run_loop(num_steps: int) -> Stopwatch:
+    """Returns the times of a run of the smoke recipe with the empty step, saved after the last."""
+    config = recipes.load("smoke")
+    config.phases.phase1.num_steps = config.checkpoint.save_every_steps = num_steps
+    stopwatch, prepare = Stopwatch(), train.prepare
 
     def prepare_with_empty_step(*args: Any) -> program.Program:
         run = prepare(*args)
-        steps.append(StampedStep(run, stopwatch))
-        return dataclasses.replace(run, train_step=steps[-1])
+        return dataclasses.replace(run, train_step=stopwatch.stamped_step(run))
 
-    pieces = {
-        "next batch": (
-            "remaining_batches",
-            stopwatch.timed_iterator,
-            train,
-            train.remaining_batches,
-        ),
-        "to_devices": ("to_devices", stopwatch.timed, sharding, sharding.to_devices),
-        "monitor": ("submit", stopwatch.timed, monitor.Monitor, monitor.Monitor.submit),
-    }
+    batches = stopwatch.timed_iterator("next batch", train.remaining_batches)
+    to_devices = stopwatch.timed("to_devices", sharding.to_devices)
+    submit = stopwatch.timed("monitor", monitor.Monitor.submit)
     with contextlib.ExitStack() as patched, tempfile.TemporaryDirectory() as workdir:
-        for name, (attribute, wrap, owner, original) in pieces.items():
-            patched.enter_context(mock.patch.object(owner, attribute, wrap(name, original)))
-        patched.enter_context(mock.patch.object(train, "prepare", prepare_with_empty_step))
+        for owner, name, changed in (
+            (train, "prepare", prepare_with_empty_step),
+            (train, "remaining_batches", batches),
+            (sharding, "to_devices", to_devices),
+            (monitor.Monitor, "submit", submit),
+        ):
+            patched.enter_context(mock.patch.object(owner, name, changed))
         train.train(config, workdir)
-    return np.diff(steps[0].stamps).tolist(), stopwatch.seconds
-
-
-def smoke_config(num_steps: int) -> ml_collections.ConfigDict:
-    """Returns the smoke recipe with `num_steps` steps, saving only after the last."""
-    config = recipes.load("smoke")
-    config.phases.phase1.num_steps = num_steps
-    config.checkpoint.save_every_steps = num_steps
-    return config
+    return stopwatch
 
 
 def milliseconds(seconds: Sequence[float]) -> str:
@@ -165,16 +141,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.steps < 2 * WARM_UP_STEPS:
         parser.error(f"--steps must be at least {2 * WARM_UP_STEPS}")
-    between_steps, pieces = run_loop(smoke_config(options.steps))
+    stopwatch = run_loop(options.steps)
+    between_steps = np.diff(stopwatch.stamps).tolist()
     print(
-        f"{platform.machine()}, {os.cpu_count()} CPU cores, python {platform.python_version()}, "
-        f"jax {jax.__version__}, {options.steps} steps on {jax.devices()[0].device_kind}"
+        f"{report.machine()}, jax {jax.__version__}, {options.steps} steps on "
+        f"{jax.devices()[0].device_kind}"
     )
-    for name, seconds in pieces.items():
-        print(f"  {name:12}{milliseconds(seconds)}")
+    for name in ("dispatch", "next batch", "to_devices", "monitor"):
+        print(f"  {name:12}{milliseconds(stopwatch.seconds[name])}")
     median_ms = 1e3 * statistics.median(between_steps[WARM_UP_STEPS:])
     print(f"step to step  {milliseconds(between_steps)}")
-    print(f"target under {TARGET_MS} ms: {'met' if median_ms < TARGET_MS else 'missed'}")
+    print(f"target under {TARGET_MS} ms: {report.target(median_ms < TARGET_MS)}")
     return 0
 
 

@@ -6,8 +6,7 @@
 
 Needs libtpu (`pip install 'bertjax[plan]'`) and no TPU. A bundle is what a core issues in a cycle,
 so their number is a kernel's time without any stall. Printed for one grid step, or one chunk of it
-where a step walks over several, with the fewest cycles that the instructions of the matrix and
-vector units take by themselves, and for one layer of BERT-base over 8,192 tokens of a device. The
+where a step walks over several, and for one layer of BERT-base over 8,192 tokens of a device. The
 work that is done once for a row (keys rotated, sums cleared and written) is found by leaving it
 out, and shared among the row's chunks. Work done once in a step is counted with each chunk: an
 upper bound.
@@ -19,21 +18,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
-import tpu_peer
+import peer
+import peer_step
 
 TOKENS = 8192  # of a device
 HEADS, HEAD_SIZE = 12, 64  # BERT-base
-# Columns of libtpu's table of units, a row for each bundle.
-MATRIX, VECTOR = 0, 2
 # Those of the recipes: BERT's rows whole and packed; ModernBERT's global layers and windows; MASS's
 # targets, which are read from left to right by their positions.
 CASES = (
@@ -51,25 +48,19 @@ CASES = (
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """The bundles of a kernel for `scores` scores, and the fewest cycles of two units."""
+    """The bundles of a kernel for `scores` scores."""
 
     name: str
     bundles: int
-    matrix: int
-    vector: int
     scores: int
     row_bundles: int = 0  # of `bundles`, those of the work done once for a row
     chunks_of_row: int = 1
 
     @property
-    def of_chunk(self) -> float:
-        """Bundles of a chunk, with its share of the work for the row."""
-        return self.bundles - self.row_bundles * (1 - 1 / self.chunks_of_row)
-
-    @property
     def per_thousand(self) -> float:
-        """Bundles of 1,000 scores."""
-        return 1000 * self.of_chunk / self.scores
+        """Bundles of 1,000 scores of a chunk, with its share of the work for the row."""
+        of_chunk = self.bundles - self.row_bundles * (1 - 1 / self.chunks_of_row)
+        return 1000 * of_chunk / self.scores
 
 
 def compile_kernels(options: argparse.Namespace) -> None:
@@ -124,32 +115,27 @@ def counts(directory: pathlib.Path, scores: int) -> list[Count]:
             continue  # of the program around them
         match = re.search(r"non empty scheduled bundles:\s+(\d+)", schedule)
         name = re.search(r"\(100\.00%\): %(attention_\w+)", schedule)
-        module = path.name.partition("-")[2].rpartition("-schedule")[0].rpartition("-")[0]
-        (table,) = directory.glob(f"*-{module}-*-final_hlo-static-per-bundle-utilization.txt")
-        numbers = [
-            [int(number) for number in line.split()]
-            for line in table.read_text().splitlines()
-            if re.fullmatch(r"(\d+\s*){10}", line.strip())
-        ]
-        capacity, *used = numbers
-        matrix, vector = (
-            -(-sum(row[unit] for row in used) // capacity[unit]) for unit in (MATRIX, VECTOR)
-        )
         assert match and name, f"{path} tells no bundles, or of another kernel"
-        found.append(Count(name[1], int(match[1]), matrix, vector, scores))
+        found.append(Count(name[1], int(match[1]), scores))
     if not found:
         raise FileNotFoundError(f"libtpu left no schedule of a kernel in {directory}")
     return sorted(found, key=lambda count: count.bundles)
+
+
+def tiles(options: argparse.Namespace) -> Any:
+    """Returns how the kernels cut rows into blocks and chunks."""
+    from bertjax.models.kernels import pallas_blocks
+
+    return pallas_blocks.tiles(options.length, options.window or None)
 
 
 def scores_of_step(options: argparse.Namespace) -> int:
     """Returns the number of scores of a grid step, or of a chunk of it."""
     import jax.numpy as jnp
 
-    from bertjax.models.kernels import pallas_blocks, pallas_parts, pallas_rows
+    from bertjax.models.kernels import pallas_parts, pallas_rows
 
-    heads, window = pallas_parts.LANES // HEAD_SIZE, options.window or None
-    cut = pallas_blocks.tiles(options.length, window)
+    heads, cut = pallas_parts.LANES // HEAD_SIZE, tiles(options)
     if options.length in pallas_rows.LENGTHS and cut.chunk >= options.length:
         batch = TOKENS // options.length
         rows = pallas_rows.rows_per_step(batch, options.length, jnp.dtype(jnp.bfloat16))
@@ -157,23 +143,16 @@ def scores_of_step(options: argparse.Namespace) -> int:
     return heads * cut.blocks * cut.block * cut.chunk
 
 
-def scores_of_layer(options: argparse.Namespace) -> int:
-    """Returns the number of scores of a layer of BERT-base for TOKENS tokens."""
-    from bertjax.models.kernels import pallas_blocks
-
-    cut = pallas_blocks.tiles(options.length, options.window or None)
-    return HEADS * TOKENS * (cut.chunk if cut.is_windowed else options.length)
-
-
 def measure(options: argparse.Namespace) -> list[Count]:
     """Compiles in this process, which libtpu tells at its start where to leave its files."""
     with tempfile.TemporaryDirectory() as directory:
         dump = f"--xla_jf_dump_to={directory} --xla_jf_dump_llo_text=true"
         os.environ["LIBTPU_INIT_ARGS"] = f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {dump}"
-        tpu_peer.prepare_process()
+        peer_step.prepare_process()
         compile_kernels(options)
         found = counts(pathlib.Path(directory), scores_of_step(options))
-    chunks = chunks_of_row(options)
+    cut = tiles(options)
+    chunks = cut.steps * cut.chunks  # times that the blocks of a row walk over a chunk
     if options.without_rows or chunks == 1:
         return found
     others = in_a_process([*options.arguments, "--without_rows"])
@@ -183,19 +162,10 @@ def measure(options: argparse.Namespace) -> list[Count]:
     ]
 
 
-def chunks_of_row(options: argparse.Namespace) -> int:
-    """Returns the number of times that the blocks of a row walk over a chunk, 1 for short rows."""
-    from bertjax.models.kernels import pallas_blocks
-
-    cut = pallas_blocks.tiles(options.length, options.window or None)
-    return cut.steps * cut.chunks
-
-
 def in_a_process(arguments: Sequence[str]) -> list[Count]:
-    """Returns the counts that this program prints in a process of its own."""
-    command = [sys.executable, __file__, "--json", *arguments]
-    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return [Count(**json.loads(line)) for line in told.splitlines() if line.startswith("{")]
+    """Returns the counts that this program tells in a process of its own."""
+    command = [sys.executable, __file__, "--child", *arguments]
+    return [Count(**told) for told in peer.answers(command)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -208,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--positions", action="store_true", help="left to right by positions")
     parser.add_argument("--rotary", action="store_true", help="rotary positions")
     parser.add_argument("--rate", type=float, default=0.1, help="dropout of the weights")
-    parser.add_argument("--json", action="store_true", help="a JSON object for each kernel")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--all", action="store_true", help="the table of bertjax.plan.hlo")
     parser.add_argument("--without_rows", action="store_true", help="no work once for a row")
     options = parser.parse_args(argv)
@@ -221,15 +191,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f'    "{kind}": ({bundles}),', flush=True)
         return 0
     found = measure(options)
-    if options.json:
+    if options.child:
         for count in found:
-            print(json.dumps(dataclasses.asdict(count)))
+            peer.tell(**dataclasses.asdict(count))
         return 0
-    print(f"{'kernel':50} bundles  matrix  vector   a layer")
-    layer = scores_of_layer(options)
+    print(f"{'kernel':50} bundles   a layer")
+    cut = tiles(options)
+    scores = HEADS * TOKENS * (cut.chunk if cut.is_windowed else options.length)
     for count in found:
-        total = round(count.of_chunk * layer / count.scores)
-        print(f"{count.name:50} {count.bundles:7,} {count.matrix:7,} {count.vector:7,} {total:9,}")
+        total = round(count.per_thousand * scores / 1000)
+        print(f"{count.name:50} {count.bundles:7,} {total:9,}")
     return 0
 
 

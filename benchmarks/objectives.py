@@ -27,14 +27,17 @@ import argparse
 import dataclasses
 import datetime
 import json
+import math
 import pathlib
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from absl import logging
 
-from benchmarks import marked_tables, objective_tables, pretraining_rows, workshop
+from benchmarks import pretraining_rows, report, workshop
 from bertjax import glue, interactive
 from bertjax.cli import command_line
 from bertjax.training import preemption
@@ -42,49 +45,166 @@ from bertjax.training import preemption
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "results.md"
 
 Rows = Mapping[str, pretraining_rows.Row]
-FoundByRow = Mapping[str, objective_tables.Found]
-Tables = Iterable[Iterable[str]]  # of lines
+# The files of a row: for each of its pretrainings those of its work, by their names.
+Found = Sequence[Mapping[str, Any]]
+
+
+def spread(values: Sequence[float | None]) -> str:
+    """Returns mean (least to most) of shares, in percent; "-" where there are none.
+
+    Scores that are not numbers are left out; the cell has their number.
+    """
+    percent = [100 * value for value in values if value is not None]
+    failed = f", {len(values) - len(percent)} no number" if len(percent) < len(values) else ""
+    if not percent:
+        return f"-{failed}"
+    mean = f"{statistics.fmean(percent):.1f}"
+    if len(percent) == 1:
+        return mean + failed
+    return f"{mean} ({min(percent):.1f} to {max(percent):.1f}{failed})"
+
+
+def pairs_cell(scored: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the accuracy on minimal pairs; of one pretraining with the error of the sample."""
+    accuracies = [each["accuracy"] for each in scored]
+    if len(scored) != 1:
+        return spread(accuracies)
+    error = math.sqrt(accuracies[0] * (1 - accuracies[0]) / scored[0]["pairs"])
+    return f"{spread(accuracies)} ± {100 * error:.1f}"
+
+
+def held_out_cell(scores: Mapping[str, float | None]) -> str:
+    """Returns the held-out losses by name, and that of tokens' frequencies where it is known."""
+    told = [
+        f"{name.removesuffix('_loss')} {value:.2f}"
+        for name, value in scores.items()
+        if name.endswith("_loss") and name != "unigram_loss" and value is not None
+    ]
+    chance = scores.get("unigram_loss")
+    return ", ".join(told) + (f" (chance {chance:.2f})" if chance else "")
+
+
+def scores_of(found: Found, name: str) -> list[float | None]:
+    """Returns the scores of a finetuning, of all seeds of all pretrainings."""
+    return [value for each in found if name in each for value in each[name]["values"]]
+
+
+def nats(losses: Iterable[float], sign: str = "") -> str:
+    """Returns mean (least to most) of losses; "-" where there are none."""
+    losses = [*losses]
+    if not losses:
+        return "-"
+    mean, *ends = (f"{it:{sign}.3f}" for it in (statistics.fmean(losses), min(losses), max(losses)))
+    return f"{mean} ({' to '.join(ends)})" if len(losses) > 1 else mean
+
+
+def _first_cells(row: pretraining_rows.Row, own: Found) -> list[str]:
+    first = own[0]["pretrained"]
+    figures = f"{first['parameters']:,}", f"{first['steps']:,}", f"{first['flops']:.2e}"
+    return [row.title, *figures]
+
+
+def _titles(tasks: Sequence[str]) -> list[str]:
+    return [next(it.title for it in glue.COLUMNS if it.task == task) for task in tasks]
+
+
+def equal_compute(rows: Rows, found: Mapping[str, Found], tasks: Sequence[str]) -> str:
+    """Returns the table of all rows that are there."""
+    head = ("", "parameters", "steps", "FLOPs", "BLiMP", *_titles(tasks), "held-out loss, nats")
+    lines = [
+        (
+            *_first_cells(rows[name], own),
+            pairs_cell([each["pairs"] for each in own if "pairs" in each]),
+            *(spread(scores_of(own, task)) for task in tasks),
+            held_out_cell(own[0]["pretrained"]["scores"]),
+        )
+        for name, own in found.items()
+    ]
+    return report.table(head, lines)
+
+
+def modern(rows: Rows, found: Mapping[str, Found], tasks: Sequence[str]) -> str:
+    """Returns the table of the modern encoder: losses of one held-out text.
+
+    Behind each loss stands by how much it is above that of "modern", in pretrainings of the same
+    seed. The last line is the loss of who knows the frequencies of tokens alone.
+    """
+
+    def losses_of(own: Found) -> dict[int, float]:
+        held_out = {seed: each.get("held_out") for seed, each in enumerate(own)}
+        return {seed: it["mlm_loss"] for seed, it in held_out.items() if it}
+
+    base, lines = losses_of(found.get("modern", [])), []
+    for name, own in found.items():
+        losses = losses_of(own)
+        above = [loss - base[seed] for seed, loss in losses.items() if seed in base]
+        lines.append(
+            (
+                *_first_cells(rows[name], own),
+                f"{own[0]['pretrained']['tokens']:,}",
+                nats(losses.values()),
+                nats(above, sign="+") if name != "modern" else "",
+                *(spread(scores_of(own, task)) for task in tasks),
+            )
+        )
+    for seed in list(base)[:1]:
+        chance = found["modern"][seed]["held_out"]["unigram_loss"]
+        lines.append(("tokens' frequencies", *[""] * 4, nats([chance]), "", *("" for _ in tasks)))
+    more = ("real tokens", "held-out loss, nats", "minus modern")
+    return report.table(("", "parameters", "steps", "FLOPs", *more, *_titles(tasks)), lines)
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Rows that are compared: which, what is scored of each, the tables.
+    """Rows that are compared: which, what is scored behind each pretraining, the table.
 
-    `scores` are done behind each pretraining. `needs` are the settings without which nothing runs;
-    `glue` is another where there are tasks.
+    `needs` are the settings without which nothing runs; `glue` is another where there are tasks.
     """
 
     help: str
-    rows: Callable[[argparse.Namespace, pretraining_rows.Settings], Rows]
-    tables: Callable[[Rows, FoundByRow, workshop.Workshop, argparse.Namespace], Tables]
-    scores: Sequence[Callable[[workshop.Workshop, str, int], object]] = ()
+    rows: Rows
+    table: Callable[[Rows, Mapping[str, Found], Sequence[str]], str]
+    score: Callable[[workshop.Workshop, str, int], object]
     needs: Sequence[str] = ("corpus", "heldout")
+
+
+# Name, which is a flag and that of the page's marks -> what is compared. The first needs no flag.
+COMPARISONS: dict[str, Comparison] = {
+    "objectives": Comparison(
+        "objectives of pretraining",
+        pretraining_rows.ROWS,
+        equal_compute,
+        workshop.Workshop.score_pairs,
+        needs=("corpus", "heldout", "pairs"),
+    ),
+    "modern": Comparison(
+        "the modern encoder, BERT of 2018, and what lies between",
+        pretraining_rows.MODERN_ROWS,
+        modern,
+        workshop.Workshop.score_held_out,
+    ),
+}
 
 
 def run(shop: workshop.Workshop, options: argparse.Namespace) -> None:
     """Does what is missing: all pretrainings with their scores first, then task after task."""
     comparison = COMPARISONS[options.comparison]
-    rows = comparison.rows(options, shop.settings)
     pretrained = [(name, n) for n in range(options.pretraining_seeds) for name in options.rows]
     for name, seed in pretrained:
-        shop.pretrain(name, rows[name], seed)
-        for score in comparison.scores:
-            score(shop, name, seed)
+        shop.pretrain(name, comparison.rows[name], seed)
+        comparison.score(shop, name, seed)
     for task in options.tasks:
         for name, seed in pretrained:
-            finetuning = workshop.Finetuning(task, rows[name].finetuned)
-            shop.finetune(name, seed, finetuning, options.seeds)
+            shop.finetune(name, seed, task, comparison.rows[name].finetuned, options.seeds)
 
 
-def results(
-    shop: workshop.Workshop, rows: Mapping[str, pretraining_rows.Row]
-) -> dict[str, objective_tables.Found]:
+def results(shop: workshop.Workshop, rows: Rows) -> dict[str, Found]:
     """Returns what there is of each row that is pretrained.
 
     Raises:
       ValueError: if a row was pretrained with other options than it has now.
     """
-    found: dict[str, objective_tables.Found] = {}
+    found: dict[str, Found] = {}
     for name, row in rows.items():
         seeds = sorted((shop.directory / "rows" / name).glob("seed_*"))
         for seed in seeds:
@@ -98,53 +218,31 @@ def results(
     return found
 
 
-def report(shop: workshop.Workshop, options: argparse.Namespace) -> str:
-    """Returns the tables with their date, versions and settings, and what is missing in them."""
+def page(shop: workshop.Workshop, options: argparse.Namespace) -> str:
+    """Returns the table with its date, versions and settings, and what is missing in it."""
     comparison = COMPARISONS[options.comparison]
-    rows = comparison.rows(options, shop.settings)
+    rows = comparison.rows
     found = results(shop, rows)
-    parts = [_conditions(shop, rows, found), *comparison.tables(rows, found, shop, options)]
-    missing = [name for name in rows if name not in found and name not in pretraining_rows.LEFT_OUT]
+    parts = ["\n".join(_conditions(shop, rows, found))]
+    parts.append(comparison.table(rows, found, options.tasks))
+    missing = [name for name in rows if name not in found]
     if missing:
-        parts.append([f"Not run yet: {', '.join(f'`{name}`' for name in missing)}."])
-    return "\n\n".join("\n".join(part) for part in parts)
+        parts.append(f"Not run yet: {', '.join(f'`{name}`' for name in missing)}.")
+    return "\n\n".join(parts)
 
 
-# Name, which is a flag and that of the page's marks -> what is compared. The first needs no flag.
-COMPARISONS: dict[str, Comparison] = {
-    "objectives": Comparison(
-        "objectives of pretraining",
-        rows=lambda options, settings: pretraining_rows.ROWS,
-        tables=lambda rows, found, shop, options: [
-            objective_tables.equal_compute(rows, found, options.tasks)
-        ],
-        scores=(workshop.Workshop.score_pairs,),
-        needs=("corpus", "heldout", "pairs"),
-    ),
-    "modern": Comparison(
-        "the modern encoder, BERT of 2018, and what lies between",
-        rows=lambda options, settings: pretraining_rows.MODERN_ROWS,
-        tables=lambda rows, found, shop, options: [
-            objective_tables.modern(rows, found, options.tasks)
-        ],
-        scores=(workshop.Workshop.score_held_out,),
-    ),
-}
-
-
-def _conditions(shop: workshop.Workshop, rows: Rows, found: FoundByRow) -> Iterator[str]:
+def _conditions(shop: workshop.Workshop, rows: Rows, found: Mapping[str, Found]) -> Iterator[str]:
     settings = shop.settings
     has_pairs = any("pairs" in each for own in found.values() for each in own)
     pairs = f", {settings.pairs_per_paradigm or 'all'} pairs of each paradigm"
-    told = ", ".join(f"{name} {version}" for name, version in workshop.versions().items())
-    paths = [field.name for field in dataclasses.fields(settings) if field.default == ""]
     differing = [
         f"`--{field.name}={getattr(settings, field.name)}`"
         for field in dataclasses.fields(settings)
-        if field.name not in paths and getattr(settings, field.name) != field.default
+        if field.default != "" and getattr(settings, field.name) != field.default
     ]
     yield (
-        f"Measured until {datetime.date.today()} with {told}: {settings.budget:.3g} FLOPs a row, "
+        f"Measured until {datetime.date.today()} with {report.named(workshop.versions())}: "
+        f"{settings.budget:.3g} FLOPs a row, "
         f"{settings.num_layers} layers of {settings.hidden_size}, {settings.vocab_size:,} entries, "
         f"{settings.batch_size} x {settings.max_seq_length} tokens a step{pairs * has_pairs}."
     )
@@ -159,44 +257,32 @@ def _conditions(shop: workshop.Workshop, rows: Rows, found: FoundByRow) -> Itera
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Returns the options; `settings` are those of the workdir."""
     parser = argparse.ArgumentParser(description="Pretraining objectives at equal compute.")
-    parser.add_argument("--workdir", required=True, help="what is done lies here, and stays done")
+    add, settings = parser.add_argument, dataclasses.fields(pretraining_rows.Settings)
+    add("--workdir", required=True, help="what is done lies here, and stays done")
     first, *others = COMPARISONS
-    which = parser.add_mutually_exclusive_group()
     for name in others:
         told = f"{COMPARISONS[name].help}, in place of {COMPARISONS[first].help}"
-        which.add_argument(
-            f"--{name}", action="store_const", dest="comparison", const=name, help=told
-        )
+        add(f"--{name}", action="store_const", dest="comparison", const=name, help=told)
     parser.set_defaults(comparison=first)
-    left_out = " and ".join(pretraining_rows.LEFT_OUT)
-    parser.add_argument(
-        "--rows", type=_names, help=f"those to run (default: all, but not {left_out})"
-    )
-    parser.add_argument(
-        "--tasks",
-        type=_names,
-        default=list(pretraining_rows.TASKS),
-        help="of GLUE, to finetune on; '': none",
-    )
-    parser.add_argument("--seeds", type=int, default=3, help="of each finetuning")
-    parser.add_argument("--pretraining_seeds", type=int, default=1, help="of each pretraining")
-    parser.add_argument("--only_table", action="store_true", help="run nothing")
-    parser.add_argument("--write", action="store_true", help=f"the table into {PAGE}")
-    for field in dataclasses.fields(pretraining_rows.Settings):
-        parser.add_argument(
-            f"--{field.name}",
-            type=_number if isinstance(field.default, int) else type(field.default),
-            default=field.default,
-            help=f"{_help(field.name)} (default: {field.default!r})",
-        )
+    add("--rows", type=_names, help="those to run (default: all)")
+    tasks = list(pretraining_rows.TASKS)
+    add("--tasks", type=_names, default=tasks, help="of GLUE, to finetune on; '': none")
+    add("--seeds", type=int, default=3, help="of each finetuning")
+    add("--pretraining_seeds", type=int, default=1, help="of each pretraining")
+    add("--only_table", action="store_true", help="run nothing")
+    add("--write", action="store_true", help=f"the table into {PAGE}")
+    for field in settings:
+        told = pretraining_rows.HELP.get(field.name, field.name.replace("_", " "))
+        kind: Any = _number if isinstance(field.default, int) else type(field.default)
+        told = f"{told} (default: {field.default!r})"
+        add(f"--{field.name}", type=kind, default=field.default, help=told)
     options = parser.parse_args(argv)
-    names = [field.name for field in dataclasses.fields(pretraining_rows.Settings)]
-    options.settings = pretraining_rows.Settings(**{it: getattr(options, it) for it in names})
+    options.settings = pretraining_rows.Settings(
+        **{field.name: getattr(options, field.name) for field in settings}
+    )
     comparison = COMPARISONS[options.comparison]
-    rows = comparison.rows(options, options.settings)
-    if options.rows is None:
-        options.rows = [name for name in rows if name not in pretraining_rows.LEFT_OUT]
-    for name, wanted in (("rows", rows), ("tasks", glue.TASKS)):
+    options.rows = [*comparison.rows] if options.rows is None else options.rows
+    for name, wanted in (("rows", comparison.rows), ("tasks", glue.TASKS)):
         if unknown := [each for each in getattr(options, name) if each not in wanted]:
             parser.error(f"--{name} has {', '.join(unknown)}; known are {', '.join(wanted)}")
     needed = [*comparison.needs, *(["glue"] if options.tasks else [])]
@@ -205,10 +291,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         told = "; ".join(f"--{name}: {pretraining_rows.HELP[name]}" for name in needed)
         parser.error(f"what is read must be given: {told}")
     return options
-
-
-def _help(name: str) -> str:
-    return pretraining_rows.HELP.get(name, name.replace("_", " "))
 
 
 def _names(text: str) -> list[str]:
@@ -233,7 +315,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             shop = workshop.Workshop(options.workdir, options.settings)
             shop.begin()
             run(shop, options)
-        text = report(shop, options)
+        text = page(shop, options)
     except preemption.Preempted as notice:
         logging.warning("%s", notice)
         return preemption.EXIT_CODE
@@ -242,7 +324,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     print(text)
     if options.write:
-        marked_tables.write(PAGE, options.comparison, text)
+        report.write_marked(PAGE, options.comparison, text)
     return 0
 
 

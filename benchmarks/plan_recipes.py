@@ -22,7 +22,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from benchmarks import marked_tables
+from benchmarks import report
 from bertjax import recipes
 from bertjax.plan import assumptions as assumptions_lib
 from bertjax.plan import cache, estimates, planner, targets
@@ -258,8 +258,8 @@ def _shown(figure: estimates.Figure | None, scale: float, form: str) -> str:
 
 def write(plans: Mapping[str, planner.Plan]) -> None:
     """Writes the rows of the plans into the page, and into each recipe what follows from them."""
-    text = table(marked_tables.read(PAGE, "plan_recipes"), plans)
-    marked_tables.write(PAGE, "plan_recipes", text)
+    text = table(report.read_marked(PAGE, "plan_recipes"), plans)
+    report.write_marked(PAGE, "plan_recipes", text)
     for file in {name.partition(":")[0] for name in plans}:
         path = recipes.directory() / f"{file}.py"
         source = path.read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
@@ -29,19 +29,13 @@ RECORDS: dict[str, Mapping[str, Any]] = {
     "masked": {"pair_objective": "none", "short_seq_prob": 0, "mask": "token"},
 }
 
-# Name -> the number of steps, from the budget and the FLOPs of a step.
-LENGTHS: dict[str, Callable[[float, float], int]] = {
-    "budget": lambda budget, flops: steps_within(budget, flops),
-    "one": lambda budget, flops: 1,
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Row:
     """The records of a row, and the options in which it differs from BERT.
 
     `of_settings` are options that a setting decides. `finetuned` are options of its finetuning.
-    `length`, a key of LENGTHS, decides the number of its steps.
+    Its `length` is what the "budget" pays for, or "one" step.
     """
 
     title: str
@@ -54,11 +48,8 @@ class Row:
     @property
     def made_of(self) -> dict[str, Any]:
         """The settings of a pretraining, which are kept with its scores."""
-        return {
-            **{"records": self.records, "length": self.length},
-            **self.options,
-            **self.of_settings,
-        }
+        own = {"records": self.records, "length": self.length}
+        return {**own, **self.options, **self.of_settings}
 
 
 def _without_pairs(**options: Any) -> dict[str, Any]:
@@ -114,12 +105,10 @@ ROWS: dict[str, Row] = {
         finetuned={"finetuning.pooling": "last"},
     ),
     "masks_30": Row("30% masks", "nsp", {"pretraining.masked_lm_prob": 0.3}),
-    "masks_40": Row("40% masks", "nsp", {"pretraining.masked_lm_prob": 0.4}),
     "not_pretrained": Row(
         "not pretrained", "nsp", {"schedule.peak_learning_rate": 0.0}, length="one"
     ),
 }
-LEFT_OUT = ("masks_40",)  # unless --rows asks for it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,27 +223,19 @@ HELP = {
 }
 
 
-def size_options(layers: int, width: int, heads: int) -> dict[str, Any]:
-    """Returns the options of a size; the initial range is the paper's for 768, for this width."""
-    return {
-        "model.num_hidden_layers": layers,
-        "model.hidden_size": width,
-        "model.num_attention_heads": heads,
-        "model.intermediate_size": 4 * width,
-        "model.initializer_range": round(0.02 * math.sqrt(768 / width), 4),
-    }
+def config_of(row: Row, settings: Settings) -> ml_collections.ConfigDict:
+    """Returns BERT of the settings' sizes, with the differences of a row.
 
-
-def shared_config(settings: Settings) -> ml_collections.ConfigDict:
-    """Returns BERT of the settings' sizes, which is what the rows differ from.
-
-    No dropout: a small model in few steps learns from every token.
+    No dropout: a small model in few steps learns from every token. The initial range is the
+    paper's for 768, for this width.
     """
-    config = config_lib.default_config()
-    config.update_from_flattened_dict(
-        size_options(settings.num_layers, settings.hidden_size, settings.num_heads)
-    )
+    config, width = config_lib.default_config(), settings.hidden_size
     config.model.update(
+        num_hidden_layers=settings.num_layers,
+        hidden_size=width,
+        num_attention_heads=settings.num_heads,
+        intermediate_size=4 * width,
+        initializer_range=round(0.02 * math.sqrt(768 / width), 4),
         max_position_embeddings=settings.max_seq_length,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
@@ -274,6 +255,8 @@ def shared_config(settings: Settings) -> ml_collections.ConfigDict:
     config.checkpoint.update(keep_last=1, keep_best=0)
     config.log_every_steps = 50
     config.plateau.check_step = 0
+    of_settings = {name: getattr(settings, own) for name, own in row.of_settings.items()}
+    config.update_from_flattened_dict({**row.options, **of_settings})
     return config
 
 

@@ -54,14 +54,9 @@ def splits_a_word(context: str, place: int) -> bool:
     google-research/bert, tokenization.py, _is_punctuation.
     """
     around = context[place - 1 : place + 1] if place else ""
-    return len(around) == 2 and not any(map(_ends_a_word, around))
-
-
-def _ends_a_word(character: str) -> bool:
-    return (
-        character.isspace()
-        or character in string.punctuation
-        or unicodedata.category(character).startswith("P")
+    return len(around) == 2 and not any(
+        it.isspace() or it in string.punctuation or unicodedata.category(it).startswith("P")
+        for it in around
     )
 
 
@@ -73,7 +68,7 @@ def main() -> int:
     parser.add_argument("--version_2", action="store_true", help="Questions may be unanswerable.")
     options = parser.parse_args()
     questions = squad_files.read_questions(options.file, version_2=options.version_2)
-    by_question: dict[int, list[squad_files.Window]] = collections.defaultdict(list)
+    by_question = collections.defaultdict(list)
     for window in squad_files.windows(questions, tokenizers.load(options.vocabulary)):
         by_question[window.question].append(window)
     outcomes = collections.Counter(

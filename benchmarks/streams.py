@@ -13,7 +13,6 @@ import argparse
 import functools
 import os
 import pathlib
-import platform
 import statistics
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import report
 
 from bertjax.data import encoding, masking, record_files, records, streams
 
@@ -74,21 +74,6 @@ def write_records(directory: pathlib.Path, *, predictions: int) -> records.Recor
     return records.open(directory)
 
 
-def draw_masks(
-    batch: dict[str, np.ndarray], rng: np.random.Generator, *, options: masking.MaskingOptions
-) -> dict[str, np.ndarray]:
-    """Returns the features that dynamic masking replaces, as pretraining does."""
-    return masking.mask_tokens(
-        batch["input_ids"],
-        batch["input_mask"],
-        options=options,
-        vocab_size=VOCAB_SIZE,
-        mask_id=MASK_ID,
-        special_ids=SPECIAL_IDS,
-        rng=rng,
-    )
-
-
 def records_per_second(batches: Iterator[dict[str, np.ndarray]], seconds: float) -> float:
     """Reads for about `seconds`, after one shard's worth of warm-up."""
     for _ in range(SHARDS * EXAMPLES_PER_SHARD // BATCH_SIZE // 4):
@@ -109,35 +94,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     core = min(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {core})
     tf = records.import_tensorflow()
-    print(
-        f"python {platform.python_version()}, tensorflow {tf.__version__}, numpy {np.__version__}"
+    print(f"{report.machine()}, tensorflow {tf.__version__}, numpy {np.__version__}")
+    draw_masks = functools.partial(
+        masking.mask_tokens,
+        options=masking.MaskingOptions(max_predictions_per_seq=PREDICTIONS),
+        vocab_size=VOCAB_SIZE,
+        mask_id=MASK_ID,
+        special_ids=SPECIAL_IDS,
     )
-    dynamic_masks = functools.partial(
-        draw_masks, options=masking.MaskingOptions(max_predictions_per_seq=PREDICTIONS)
-    )
+    draws = {
+        "static": None,
+        "dynamic": lambda batch, rng: draw_masks(batch["input_ids"], batch["input_mask"], rng=rng),
+    }
     with tempfile.TemporaryDirectory() as folder:
-        kinds = {}
-        for kind, predictions, draw in (
-            ("static", PREDICTIONS, None),
-            ("dynamic", 0, dynamic_masks),
-        ):
+        sets = {}
+        for kind in draws:
             directory = pathlib.Path(folder) / kind
             directory.mkdir()
-            kinds[kind] = (write_records(directory, predictions=predictions), draw)
-        speeds = {kind: [] for kind in kinds}
-        for seed in range(options.repetitions):
-            for kind, (record_set, draw) in kinds.items():
-                batches = streams.train_batches(
-                    record_set, streams.Order(BATCH_SIZE, seed), draw_masks=draw
-                )
-                speeds[kind].append(records_per_second(batches, options.seconds))
-                del batches  # Or its threads would read ahead while the next is measured.
+            predictions = PREDICTIONS if kind == "static" else 0
+            sets[kind] = write_records(directory, predictions=predictions)
+        seeds = dict.fromkeys(sets, 0)
+
+        def speed(kind: str) -> float:
+            order = streams.Order(BATCH_SIZE, seeds[kind])
+            seeds[kind] += 1
+            # Its threads end with it, and do not read ahead while the next is measured.
+            return records_per_second(
+                streams.train_batches(sets[kind], order, draw_masks=draws[kind]), options.seconds
+            )
+
+        speeds = report.take_turns(
+            {kind: functools.partial(speed, kind) for kind in sets}, options.repetitions
+        )
     for kind, values in speeds.items():
-        middle = statistics.median(values)
         print(
-            f"{kind} masks: median {middle:,.0f} records/s on core {core} "
-            f"({min(values):,.0f} to {max(values):,.0f} in {len(values)} readings); "
-            f"target {TARGET:,}: {'met' if middle >= TARGET else 'missed'}"
+            f"{kind} masks: {report.median(values, ',.0f')} records/s on core {core}, "
+            f"{len(values)} readings; target {TARGET:,}: "
+            f"{report.target(statistics.median(values) >= TARGET)}"
         )
     return 0
 

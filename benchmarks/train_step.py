@@ -6,12 +6,12 @@ r"""Our training step and transformers' BERT in Flax and in torch: the ratio of 
         [option of peer_step.py for all, such as --dtype=bfloat16 --num_layers=12]
     python benchmarks/train_step.py --peer_python=DIR/bin/python --peers=torch --objective=electra
 
-peer_objectives.py has the peer's loss for each objective of the family. With --fill=0.6 that share
-of a row is tokens on average, and the rest padding: the output has real tokens a second, too.
+peer_step.py has the peer's loss for each objective of the family. With --fill=0.6 that share of a
+row is tokens on average, and the rest padding: the output has real tokens a second, too.
 
 All get the same batch, sizes (BERT-mini), precision, dropout and device. Each is a child process
-that waits at a pipe while another computes (see peer_step.py for the protocol), and they take turns
-round by round, so that a busy minute of the machine is a busy minute for all.
+that waits while another computes, and they take turns round by round, so that a busy minute of the
+machine is a busy minute for all.
 
 Counted is the update with a batch that is on the device already: forward, backward, clipping and
 optimizer. Compilation is not, nor is reading data (see streams.py and host_overhead.py).
@@ -24,40 +24,33 @@ import ast
 import atexit
 import contextlib
 import dataclasses
-import json
-import os
+import functools
 import pathlib
-import platform
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import peer_objectives
+import peer
 import peer_step
-import tpu_peer
+import report
 
-PEER = pathlib.Path(__file__).with_name("peer_step.py")
 SERVE = "serve"  # the first argument of a process of this file that times our steps
 OURS = "bertjax"
 NUM_STEPS = 1_000_000  # long enough that the learning rate stays as good as constant
 
-
-# Objective of peer_objectives.py -> the options that make it of BERT's config. Sizes that the job
-# gives stay the job's.
+WITHOUT_PAIRS = {"pretraining.pair_loss": "none"}
+# Objective of peer_step.py -> the options that make it of BERT's config. Sizes that the job gives
+# stay the job's.
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "bert": {},
-    "roberta": {
-        "model.position_offset": 2,
-        "model.type_vocab_size": 1,
-        "model.layer_norm_eps": 1e-5,
-        "pretraining.pair_loss": "none",
-    },
-    "modernbert": {
+    "roberta": WITHOUT_PAIRS
+    | {"model.position_offset": 2, "model.type_vocab_size": 1, "model.layer_norm_eps": 1e-5},
+    "modernbert": WITHOUT_PAIRS
+    | {
         "model.hidden_dropout_prob": 0.0,
         "model.attention_probs_dropout_prob": 0.0,
         "model.type_vocab_size": 0,
@@ -71,28 +64,24 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         "model.local_rotary_base": 10_000.0,
         "model.window": 64,
         "model.global_every": 3,
-        "pretraining.pair_loss": "none",
     },
     "albert": {
-        "model.embedding_size": peer_objectives.ALBERT_EMBEDDING_SIZE,
+        "model.embedding_size": peer_step.ALBERT_EMBEDDING_SIZE,
         "model.num_hidden_groups": 1,
         "model.hidden_act": "gelu_tanh",
         "pretraining.pair_loss": "sop",
     },
-    "electra": {"pretraining.objective": "replaced_tokens", "pretraining.pair_loss": "none"},
-    "spanbert": {
-        "pretraining.objective": "span_boundary",
-        "pretraining.pair_loss": "none",
-        "model.type_vocab_size": 1,
-    },
-    "left_to_right": {
+    "electra": WITHOUT_PAIRS | {"pretraining.objective": "replaced_tokens"},
+    "spanbert": WITHOUT_PAIRS
+    | {"pretraining.objective": "span_boundary", "model.type_vocab_size": 1},
+    "left_to_right": WITHOUT_PAIRS
+    | {
         "model.left_to_right": True,
         "pretraining.objective": "next_token",
         "pretraining.masking": "none",
         "pretraining.max_predictions_per_seq": 0,
-        "pretraining.pair_loss": "none",
     },
-    "distilbert": {"model.type_vocab_size": 0, "pretraining.pair_loss": "none"},
+    "distilbert": WITHOUT_PAIRS | {"model.type_vocab_size": 0},
 }
 
 
@@ -102,6 +91,14 @@ class Case:
 
     batch: int
     length: int
+
+    @classmethod
+    def parse(cls, text: str) -> Case:
+        """Returns the case that `text` writes as BATCHxLENGTH."""
+        match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
+        if not match:
+            raise argparse.ArgumentTypeError(f"case {text!r} is not BATCHxLENGTH, such as 32x128")
+        return cls(int(match[1]), int(match[2]))
 
     @property
     def predictions(self) -> int:
@@ -114,21 +111,25 @@ class Case:
         return f"{self.batch}x{self.length}"
 
 
-def job_of_size(size: str, case: Case, framework: str = OURS, *, layers: int = 0) -> peer_step.Job:
-    """Returns the step of a size of BERT in bfloat16; 0 layers: the size's own number."""
-    num_layers, hidden_size, num_heads, intermediate_size = tpu_peer.SIZES[size]
+def job_of_size(size: str, case: Case, *, layers: int = 0) -> peer_step.Job:
+    """Returns our step of a size of BERT in bfloat16; 0 layers: the size's own number."""
+    num_layers, hidden_size, num_heads, intermediate_size = peer_step.SIZES[size]
     return peer_step.Job(
-        framework=framework,
+        framework=OURS,
         hidden_size=hidden_size,
         num_layers=layers or num_layers,
         num_heads=num_heads,
         intermediate_size=intermediate_size,
-        vocab_size=tpu_peer.VOCAB_SIZE,
         batch=case.batch,
         length=case.length,
         predictions=case.predictions,
         dtype="bfloat16",
     )
+
+
+def cases_of(text: str) -> list[Case]:
+    """Returns the cases of an option, with commas between them."""
+    return [Case.parse(it) for it in text.split(",")]
 
 
 def add_settings(parser: argparse.ArgumentParser, option: str, help_text: str) -> None:
@@ -162,21 +163,18 @@ def set_options(config: Any, settings: Mapping[str, str]) -> None:
 
 
 def build(
-    job: peer_step.Job, batch: peer_step.Batch, settings: Mapping[str, str] | None = None
+    job: peer_step.Job, batch: peer_step.Batch, settings: Mapping[str, str]
 ) -> peer_step.Trainer:
-    """Returns our step as `python -m bertjax.train` compiles it, for a child process.
-
-    `settings` are options of the config, as `set_options` takes them.
-    """
+    """Returns our step as `python -m bertjax.train` compiles it; `settings`: see `set_options`."""
     import jax
 
     from bertjax import train
     from bertjax.devices import sharding
 
     config = step_config(job)
-    set_options(config, settings or {})
+    set_options(config, settings)
     run_parts = train.prepare(config, workdir="not-written")
-    rows = {name: batch[name] for name in batch if name != "next_sentence_labels"}
+    rows = dict(batch)
     rows["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
     rows["example_weights"] = batch["masked_lm_weights"][:, 0] * 0 + 1
     with jax.set_mesh(run_parts.mesh):
@@ -187,18 +185,18 @@ def build(
 
     def run(steps: int) -> float:
         nonlocal state
-        report = None
+        step_report = None
         with jax.set_mesh(run_parts.mesh):
             for _ in range(steps):
-                state, report = run_parts.train_step(state, inputs, run_parts.step_inputs)
+                state, step_report = run_parts.train_step(state, inputs, run_parts.step_inputs)
         jax.block_until_ready(state)
-        if report is None:
+        if step_report is None:
             return float("nan")
-        return sum(weight * report.means[name].value() for name, weight in objectives.items())
+        return sum(weight * step_report.means[name].value() for name, weight in objectives.items())
 
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     return peer_step.Trainer(
-        run, parameters, peer_step.versions("bertjax", "jax", "jaxlib", "flax", "optax")
+        run, parameters, report.versions("bertjax", "jax", "jaxlib", "flax", "optax")
     )
 
 
@@ -215,18 +213,20 @@ def step_config(job: peer_step.Job) -> Any:
     config.pretraining.max_predictions_per_seq = job.predictions
     config.schedule.peak_learning_rate = peer_step.LEARNING_RATE
     config.schedule.warmup_steps = 0
-    model = config.model
-    model.vocab_size = job.vocab_size
-    model.hidden_size = job.hidden_size
-    model.num_hidden_layers = job.num_layers
-    model.num_attention_heads = job.num_heads
-    model.intermediate_size = job.intermediate_size
-    model.max_position_embeddings = max(512, job.length)
-    model.hidden_dropout_prob = model.attention_probs_dropout_prob = job.dropout
-    model.dtype = job.dtype
+    config.model.update(
+        vocab_size=job.vocab_size,
+        hidden_size=job.hidden_size,
+        num_hidden_layers=job.num_layers,
+        num_attention_heads=job.num_heads,
+        intermediate_size=job.intermediate_size,
+        max_position_embeddings=max(512, job.length),
+        hidden_dropout_prob=job.dropout,
+        attention_probs_dropout_prob=job.dropout,
+        dtype=job.dtype,
+    )
     config.update_from_flattened_dict(OBJECTIVES[job.objective])
     if job.objective == "distilbert":
-        model.num_hidden_layers //= 2
+        config.model.num_hidden_layers //= 2
         config.distillation.teacher = _write_teacher(job)
     return config
 
@@ -254,168 +254,77 @@ def _write_teacher(job: peer_step.Job) -> str:
     return f"{directory}/teacher"
 
 
-class Child:
-    """A process that times steps on demand; `ready` is the first line that it writes.
-
-    Raises:
-      RuntimeError: with the end of its error output, if it stops before it answers.
-    """
-
-    def __init__(self, python: str, arguments: Sequence[str]):
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  until `close`
-        self._command = [python, *arguments]
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
-        )
-        self.ready: dict[str, Any] = json.loads(self._answer("READY"))
-
-    def milliseconds(self, steps: int) -> float:
-        """Returns the time of one step, measured over `steps`."""
-        self._say(f"STEP {steps}")
-        return 1e3 * float(self._answer("SECONDS")) / steps
-
-    def close(self) -> None:
-        """Ends the process."""
-        if self._process.poll() is None:
-            self._say("QUIT")
-        self._process.wait()
-        self._errors.close()
-
-    def _say(self, line: str) -> None:
-        if self._process.stdin is None:
-            raise RuntimeError(f"{self._command} has no standard input")
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def _answer(self, keyword: str) -> str:
-        # A library may greet on standard output; only lines of the protocol count.
-        for line in self._process.stdout or ():
-            if line.startswith(keyword + " "):
-                return line.removeprefix(keyword + " ")
-        self._process.wait()
-        self._errors.seek(0)
-        raise RuntimeError(
-            f"{' '.join(self._command)} stopped with code {self._process.returncode} before it "
-            f"said {keyword}:\n{self._errors.read()[-2000:]}"
-        )
+def command(
+    python: str, framework: str, flags: Sequence[str], settings: Mapping[str, str] | None = None
+) -> list[str]:
+    """Returns what starts a process that times the steps of a framework."""
+    program = [python, peer_step.__file__]
+    if framework == OURS:
+        program = [sys.executable, __file__, SERVE]
+        program += [f"--set={name}={value}" for name, value in (settings or {}).items()]
+    return [*program, *flags, f"--framework={framework}"]
 
 
-def measure(
-    children: Mapping[str, Child], *, rounds: int, steps_per_round: int
-) -> dict[str, list[float]]:
-    """Returns the milliseconds per step of every round; in each round each child runs once.
-
-    Every other round goes backwards, so that none always follows the same other.
-    """
-    times: dict[str, list[float]] = {name: [] for name in children}
-    order = list(children)
-    for _ in range(rounds):
-        for name in order:
-            times[name].append(children[name].milliseconds(steps_per_round))
-        order.reverse()
-    return times
-
-
-def report(times: Mapping[str, Sequence[float]], *, positions: int, real_tokens: int) -> list[str]:
-    """Returns the medians, and our time over each peer's: of the medians, and round by round.
-
-    A step reads `positions` positions; `real_tokens` of them hold tokens, the others padding.
-    """
-    lines = []
-    for name, values in times.items():
-        median = statistics.median(values)
-        lines.append(
-            f"  {name:8}{median:9.1f} ms a step, median of {len(values)} rounds "
-            f"({min(values):.1f} to {max(values):.1f}); {1e3 * positions / median:,.0f} positions "
-            f"and {1e3 * real_tokens / median:,.0f} real tokens a second"
-        )
-    ours = times[OURS]
-    for name, theirs in times.items():
-        if name != OURS:
-            ratio = statistics.median(ours) / statistics.median(theirs)
-            rounds = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-            lines.append(
-                f"  {OURS} / {name}: {ratio:.3f} (round by round {min(rounds):.3f} to "
-                f"{max(rounds):.3f})"
-            )
-    return lines
+def serve(arguments: Sequence[str]) -> None:
+    """Times our steps as peer_step.py times theirs."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_settings(parser, "--set", "NAME=VALUE of our config; may be repeated")
+    options, rest = parser.parse_known_args(arguments)
+    peer_step.main(rest, {OURS: functools.partial(build, settings=dict(options.set))})
 
 
 def run_case(case: Case, options: argparse.Namespace, extra: Sequence[str]) -> None:
     """Starts the children of a case one after the other, measures them and prints."""
-    sizes = [
-        f"--batch={case.batch}",
-        f"--length={case.length}",
-        f"--predictions={case.predictions}",
-    ]
-    children: dict[str, Child] = {}
-    try:
+    flags = [*extra, f"--batch={case.batch}", f"--length={case.length}"]
+    flags.append(f"--predictions={case.predictions}")
+    steps = options.steps_per_round
+    with contextlib.ExitStack() as running:
+        children, ready = {}, {}
         for name in (OURS, *options.peers):
-            python = sys.executable if name == OURS else options.peer_python
-            program = [__file__, SERVE] if name == OURS else [str(PEER)]
-            children[name] = Child(python, [*program, *extra, f"--framework={name}", *sizes])
+            child = peer.Peer(command(options.peer_python, name, flags))
+            children[name] = running.enter_context(child)
+            ready[name] = child.answer()
         print(f"{case}, {case.predictions} predictions a sequence")
-        for name, child in children.items():
-            ready = child.ready
-            versions = ", ".join(f"{package} {v}" for package, v in ready["versions"].items())
+        for name, it in ready.items():
             print(
-                f"  {name:8}{ready['parameters']:,} parameters, {ready['dtype']}, loss "
-                f"{ready['loss']:.3f} after {peer_step.WARM_UP_STEPS} steps; {versions}"
+                f"  {name:8}{it['parameters']:,} parameters, {it['dtype']}, loss {it['loss']:.3f} "
+                f"after {peer_step.WARM_UP_STEPS} steps; {report.named(it['versions'])}"
             )
-        times = measure(children, rounds=options.rounds, steps_per_round=options.steps_per_round)
-        mask = peer_step.random_batch(job_of(children[OURS].ready))["input_mask"]
-        told = report(times, positions=mask.size, real_tokens=int(mask.sum()))
-        print("\n".join(told), flush=True)
-    finally:
-        for child in children.values():
-            child.close()
+        times = report.take_turns(
+            {
+                name: lambda child=child: 1e3 * child.ask(steps)["seconds"] / steps
+                for name, child in children.items()
+            },
+            options.rounds,
+        )
+    job = {field.name: ready[OURS][field.name] for field in dataclasses.fields(peer_step.Job)}
+    mask = peer_step.random_batch(peer_step.Job(**job))["input_mask"]
+    for name, values in times.items():
+        seconds = statistics.median(values) / 1e3
+        print(
+            f"  {name:8}{report.median(values, unit=' ms')} a step, median of {len(values)} rounds;"
+            f" {mask.size / seconds:,.0f} positions and {mask.sum() / seconds:,.0f} real tokens a "
+            "second"
+        )
+    for name in options.peers:
+        print(f"  {OURS} / {name}: {report.ratio(times[OURS], times[name])}", flush=True)
 
 
-def job_of(ready: Mapping[str, Any]) -> peer_step.Job:
-    """Returns the job that a child says it has."""
-    return peer_step.Job(
-        **{field.name: ready[field.name] for field in dataclasses.fields(peer_step.Job)}
-    )
-
-
-def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Returns our options, and the others, which every child gets."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures every case and prints."""
     parser = argparse.ArgumentParser(description="Our training step beside transformers' BERT.")
     parser.add_argument("--peer_python", help="python of setup_peer.sh's environment")
     parser.add_argument("--peers", default="flax,torch", help="of flax and torch; may be empty")
-    parser.add_argument("--cases", default="32x128,8x512", help="BATCHxLENGTH, comma-separated")
+    parser.add_argument("--cases", type=cases_of, default="32x128,8x512", help="BATCHxLENGTH, ...")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each")
     parser.add_argument("--steps_per_round", type=int, default=10, help="steps of one turn")
     options, extra = parser.parse_known_args(argv)
     options.peers = [name for name in options.peers.split(",") if name]
     if options.peers and not options.peer_python:
         parser.error("--peer_python is missing: make the environment with benchmarks/setup_peer.sh")
-    if options.rounds < 1 or options.steps_per_round < 1:
+    if min(options.rounds, options.steps_per_round) < 1:
         parser.error("--rounds and --steps_per_round must be at least 1")
-    try:
-        options.cases = [parse_case(text) for text in options.cases.split(",")]
-    except ValueError as error:
-        parser.error(str(error))
-    return options, extra
-
-
-def parse_case(text: str) -> Case:
-    """Returns the case that `text` writes as BATCHxLENGTH."""
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
-    if not match:
-        raise ValueError(f"case {text!r} is not BATCHxLENGTH, such as 32x128")
-    return Case(int(match[1]), int(match[2]))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measures every case and prints."""
-    options, extra = parse(argv)
-    print(f"{platform.machine()}, {os.cpu_count()} CPU cores, python {platform.python_version()}")
+    print(report.machine())
     for case in options.cases:
         run_case(case, options, extra)
     return 0
@@ -423,5 +332,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [SERVE]:
-        sys.exit(peer_step.main(sys.argv[2:], {OURS: build}))
+        sys.exit(serve(sys.argv[2:]))
     sys.exit(main())

@@ -1,13 +1,12 @@
-r"""Scores on tables: the published parts, CatBoost and FT-Transformer, and those of our runs.
+r"""Scores on tables: the published parts, and the scores of CatBoost and of our runs.
 
     PEERS/bin/python -m benchmarks.value_tables prepare --data=DATA --output=DIR
     PEERS/bin/python -m benchmarks.value_tables peer --table=DIR/california.csv --model=catboost
     python -m benchmarks.value_tables scores RUN [RUN ...]
 
-PEERS is an environment with scikit-learn, catboost, torch and rtdl_revisiting_models. `prepare`
-writes a file for each table, whose column `part` data_pipelines.build_tables reads; DATA has
-california_housing.csv.gz, and UCI's Adult as adult-train.csv.gz and adult-test.csv.gz. RUN are
-finetuned runs of benchmarks/tables.sh.
+PEERS is an environment with scikit-learn and catboost. `prepare` writes a file for each table; its
+column `part` is read by data_pipelines.build_tables. DATA has california_housing.csv.gz, and UCI's
+Adult as adult-train.csv.gz and adult-test.csv.gz. RUN are finetuned runs of benchmarks/tables.sh.
 Source: puhsu/tabular-dl-pretrain-objectives, bin/datasets.py.
 """
 
@@ -17,7 +16,6 @@ Source: puhsu/tabular-dl-pretrain-objectives, bin/datasets.py.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import pathlib
 import statistics
@@ -98,119 +96,50 @@ def prepare(options: argparse.Namespace) -> None:
         print(name, table.shape, dict(table.part.value_counts()))
 
 
-def parts_of(path: pathlib.Path) -> tuple[dict[str, Any], str]:
-    """Returns (features, labels) of each part, and "rmse" or "roc_auc"."""
-    import pandas as pd
+def catboost(parts: Mapping[str, Any], label: str, seed: int) -> dict[str, Any]:
+    """Returns the scores of up to 4,000 trees of CatBoost's depth; the heldout part stops them.
 
-    table, label = pd.read_csv(path, keep_default_na=False, na_values=[""]), LABELS[path.stem]
-    metric = "rmse" if table[label].dtype.kind == "f" else "roc_auc"
-    labels = table[label] if metric == "rmse" else (table[label] == ">50K").astype(int)
-    features = table.drop(columns=[label, "part"])
-    rows = {part: table.part == part for part in PARTS}
-    return {part: (features[it], labels[it].to_numpy()) for part, it in rows.items()}, metric
-
-
-def score(metric: str, labels: np.ndarray, outputs: np.ndarray) -> float:
-    """Returns the root of the mean square of the error, or the area under the ROC curve."""
+    A score is the root of the mean square of the error, or the area under the ROC curve.
+    """
+    import catboost as library
     from sklearn import metrics
 
-    if metric == "rmse":
-        return float(np.sqrt(np.mean((labels - outputs) ** 2)))
-    return float(metrics.roc_auc_score(labels, outputs))
-
-
-def catboost(parts: Mapping[str, Any], metric: str, seed: int) -> dict[str, float]:
-    """Returns the scores of up to 4,000 trees of CatBoost's depth; the heldout part stops them."""
-    import catboost as library
-
-    categories = [*parts["train"][0].select_dtypes(exclude="number")]
-    kind = library.CatBoostRegressor if metric == "rmse" else library.CatBoostClassifier
+    features = {part: table.drop(columns=[label, "part"]) for part, table in parts.items()}
+    labels = {part: table[label] for part, table in parts.items()}
+    is_number = labels["train"].dtype.kind == "f"
+    if not is_number:
+        labels = {part: (it == ">50K").astype(int) for part, it in labels.items()}
+    kind = library.CatBoostRegressor if is_number else library.CatBoostClassifier
     model = kind(
         **{"iterations": 4_000, "learning_rate": 0.05, "early_stopping_rounds": 100},
-        **{"random_seed": seed, "cat_features": categories, "thread_count": 2},
-        **{"verbose": False, "allow_writing_files": False},
+        **{"cat_features": [*features["train"].select_dtypes(exclude="number")]},
+        **{"random_seed": seed, "thread_count": 2, "verbose": False},
+        **{"allow_writing_files": False},
     )
-    model.fit(*parts["train"], eval_set=parts["heldout"])
-    predict = model.predict if metric == "rmse" else lambda it: model.predict_proba(it)[:, 1]
-    found = {it: score(metric, parts[it][1], predict(parts[it][0])) for it in PARTS[1:]}
+    true = {part: it.to_numpy() for part, it in labels.items()}
+    held_out = features["heldout"], true["heldout"]
+    model.fit(features["train"], true["train"], eval_set=held_out)
+    found: dict[str, Any] = {"metric": "rmse" if is_number else "roc_auc"}
+    for part in PARTS[1:]:
+        if is_number:
+            error = true[part] - model.predict(features[part])
+            found[part] = float(np.sqrt(np.mean(error**2)))
+        else:
+            shares = model.predict_proba(features[part])[:, 1]
+            found[part] = float(metrics.roc_auc_score(true[part], shares))
     return found | {"trees": float(model.tree_count_)}
 
 
-def ft_transformer(parts: Mapping[str, Any], metric: str, seed: int) -> dict[str, float]:
-    """Returns the scores of rtdl's FTTransformer by its default parameters, in batches of 128.
+def peer(options: argparse.Namespace) -> None:
+    """Prints the scores of each seed of CatBoost, then mean and deviation of the test scores."""
+    import pandas as pd
 
-    Numbers are normal quantiles, 0 where there is none. It stops after 16 epochs without a better
-    score of the heldout part, and is scored as it was best.
-    """
-    import rtdl_revisiting_models as rtdl
-    import torch
-    from torch.nn import functional
-
-    torch.manual_seed(seed)
-    torch.set_num_threads(2)
-    data, categories = _tensors({part: features for part, (features, _) in parts.items()})
-    model = rtdl.FTTransformer(
-        n_cont_features=data["train"][0].shape[1],
-        **{"cat_cardinalities": categories, "d_out": 1},
-        **rtdl.FTTransformer.get_default_kwargs(n_blocks=3),
-    )
-    optimizer = torch.optim.AdamW(model.make_parameter_groups(), lr=1e-4, weight_decay=1e-5)
-    loss, labels, sign = functional.binary_cross_entropy_with_logits, parts["train"][1], 1
-    mean, deviation = 0.0, 1.0
-    if metric == "rmse":
-        loss, mean, deviation, sign = functional.mse_loss, labels.mean(), labels.std(), -1
-    targets = torch.tensor((labels - mean) / deviation, dtype=torch.float32)
-
-    def outputs(part: str, rows: Any) -> Any:
-        return model(*(None if it is None else it[rows] for it in data[part]))[:, 0]
-
-    def scored(part: str) -> float:
-        model.eval()
-        true = parts[part][1]
-        with torch.inference_mode():
-            found = [outputs(part, rows) for rows in torch.arange(len(true)).split(1024)]
-        return score(metric, true, torch.cat(found).numpy() * deviation + mean)
-
-    best, best_epoch, epoch, state = -np.inf, 0, 0, {}
-    while epoch < best_epoch + 16:
-        epoch += 1
-        model.train()
-        for rows in torch.randperm(len(targets)).split(128):
-            optimizer.zero_grad()
-            loss(outputs("train", rows), targets[rows]).backward()
-            optimizer.step()
-        now = sign * scored("heldout")
-        if now > best:
-            best, best_epoch, state = now, epoch, copy.deepcopy(model.state_dict())
-    model.load_state_dict(state)
-    return {"heldout": sign * best, "test": scored("test"), "epochs": float(best_epoch)}
-
-
-def _tensors(features: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """Returns (numbers, codes or None) of each part, and the number of codes of each category."""
-    import torch
-    from sklearn import preprocessing
-
-    train = features["train"]
-    numeric = [*train.select_dtypes("number")]
-    codes = {
-        name: {it: at + 1 for at, it in enumerate(train[name].unique())}
-        for name in train.columns.difference(numeric)
-    }
-    quantiles = preprocessing.QuantileTransformer(
-        output_distribution="normal", subsample=None, random_state=0
-    ).fit(train[numeric])
-    data = {}
-    for part, table in features.items():
-        numbers = np.nan_to_num(quantiles.transform(table[numeric])).astype(np.float32)
-        of_texts = [table[name].map(codes[name]).fillna(0).astype(int) for name in codes]
-        stacked = torch.tensor(np.stack(of_texts, axis=1)) if codes else None
-        data[part] = torch.tensor(numbers), stacked
-    return data, [len(it) + 1 for it in codes.values()]
-
-
-# The name of a peer -> its scores of a seed.
-PEERS = {"catboost": catboost, "ft_transformer": ft_transformer}
+    table = pd.read_csv(options.table, keep_default_na=False, na_values=[""])
+    parts, found = {part: table[table.part == part] for part in PARTS}, []
+    for seed in range(options.seeds):
+        found.append(catboost(parts, LABELS[options.table.stem], seed))
+        print(json.dumps({"model": options.model, "seed": seed, **found[-1]}), flush=True)
+    print(spread([it["test"] for it in found]))
 
 
 def scores(options: argparse.Namespace) -> None:
@@ -226,17 +155,6 @@ def scores(options: argparse.Namespace) -> None:
         last = found[-1][f"eval/unseen/{metric}"]
         print(f"{run.name}: {metric} {best[-1]:.4f} at step {chosen['step']}, last {last:.4f}")
     print(spread(best))
-
-
-def peer(options: argparse.Namespace) -> None:
-    """Prints the scores of each seed of a peer, then mean and deviation of the test scores."""
-    parts, metric = parts_of(options.table)
-    found = []
-    for seed in range(options.seeds):
-        found.append(PEERS[options.model](parts, metric, seed))
-        line = {"model": options.model, "seed": seed, "metric": metric, **found[-1]}
-        print(json.dumps(line), flush=True)
-    print(spread([it["test"] for it in found]))
 
 
 def spread(values: Sequence[float]) -> str:
@@ -255,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     program.set_defaults(run=prepare)
     program = programs.add_parser("peer", help="train a peer")
     program.add_argument("--table", type=pathlib.Path, required=True, help="what prepare wrote")
-    program.add_argument("--model", choices=PEERS, required=True)
+    program.add_argument("--model", choices=("catboost",), required=True)
     program.add_argument("--seeds", type=int, default=5)
     program.set_defaults(run=peer)
     program = programs.add_parser("scores", help="read the scores of our runs")

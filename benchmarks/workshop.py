@@ -6,7 +6,6 @@ What is done is what a user's own programs do: data_pipelines, `train`, `evaluat
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import pathlib
 import shutil
@@ -19,7 +18,7 @@ import jax
 import ml_collections
 from absl import logging
 
-from benchmarks import pretraining_rows
+from benchmarks import pretraining_rows, report
 from bertjax import evaluate, interactive, jobs, recipes, train
 from bertjax.data import minimal_pairs, records
 from bertjax.files import atomic
@@ -30,19 +29,6 @@ from bertjax.workdirs import scalars
 SETTINGS_FILE = "settings.json"
 PRETRAINING = "pretraining"  # in the directory of a row
 KEPT_CHECKPOINTS = 4  # of a pretraining
-
-
-@dataclasses.dataclass(frozen=True)
-class Finetuning:
-    """A task of GLUE, with the options that differ from its recipe's."""
-
-    task: str
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def score(self) -> str:
-        """The leaderboard's score."""
-        return f"eval/dev/{glue_files.TASKS[self.task].scores[-1]}"
 
 
 class Workshop:
@@ -75,9 +61,8 @@ class Workshop:
         path = pathlib.Path(workdir) / SETTINGS_FILE
         if not path.exists():
             raise FileNotFoundError(f"--workdir, {workdir}, has no {SETTINGS_FILE}: run something")
-        return cls(
-            workdir, pretraining_rows.Settings(**known_settings(json.loads(path.read_text())))
-        )
+        kept = known_settings(json.loads(path.read_text()))
+        return cls(workdir, pretraining_rows.Settings(**kept))
 
     def of_row(self, name: str, seed: int) -> pathlib.Path:
         """Returns the directory of a pretraining and of its scores."""
@@ -100,7 +85,7 @@ class Workshop:
 
     def records(self, kind: str, split: str) -> pathlib.Path:
         """Returns records of a kind, of the text or the held-out text, built if not there."""
-        settings, output = self.settings, self._records_path(kind, split)
+        settings, output = self.settings, self.directory / "records" / f"{kind}_{split}"
         is_train = split == "train"
         flags = {
             "input": settings.corpus if is_train else settings.heldout,
@@ -115,11 +100,8 @@ class Workshop:
 
     def fill(self, kind: str) -> float | None:
         """Returns the share of tokens, not padding, in training records; None if not built."""
-        path = self._records_path(kind, "train")
+        path = self.directory / "records" / f"{kind}_train"
         return records.Manifest.load(path).statistics["fill"] if path.exists() else None
-
-    def _records_path(self, kind: str, split: str) -> pathlib.Path:
-        return self.directory / "records" / f"{kind}_{split}"
 
     def _run_once(self, output: pathlib.Path, program: str, flags: Mapping[str, Any]) -> None:
         """Runs a program of data_pipelines, which leaves `output` when it is complete."""
@@ -165,22 +147,17 @@ class Workshop:
 
     def pretraining_config(self, row: pretraining_rows.Row, seed: int) -> ml_collections.ConfigDict:
         """Returns the config of a row with its steps; a quarter, a half and so on are kept."""
-        config = self._config_of(row)
-        config.seed = seed
-        flops = self._step_flops(config)
-        steps = pretraining_rows.LENGTHS[row.length](self.settings.budget, flops)
+        settings = self.settings
+        config = pretraining_rows.config_of(row, settings)
+        config.seed, config.compilation_cache_dir = seed, self._compiled
+        config.data.train_dir = str(self.records(row.records, "train"))
+        config.data.eval_dir = str(self.records(row.records, "heldout"))
+        steps = 1
+        if row.length == "budget":
+            steps = pretraining_rows.steps_within(settings.budget, self._step_flops(config))
         config.phases.phase1.num_steps = steps
         config.checkpoint.save_every_steps = -(-steps // KEPT_CHECKPOINTS)
         config.checkpoint.keep_every_steps = config.checkpoint.save_every_steps
-        return config
-
-    def _config_of(self, row: pretraining_rows.Row) -> ml_collections.ConfigDict:
-        config = pretraining_rows.shared_config(self.settings)
-        config.compilation_cache_dir = self._compiled
-        config.data.train_dir = str(self.records(row.records, "train"))
-        config.data.eval_dir = str(self.records(row.records, "heldout"))
-        of_settings = {name: getattr(self.settings, own) for name, own in row.of_settings.items()}
-        config.update_from_flattened_dict({**row.options, **of_settings})
         return config
 
     def _step_flops(self, config: ml_collections.ConfigDict) -> float:
@@ -189,14 +166,9 @@ class Workshop:
         (phase,) = job.phases
         return jobs.train_flops(job, phase)
 
-    def _tokens_of(self, steps: int, row: pretraining_rows.Row) -> int:
-        """Returns the number of tokens that the steps of a row read, without padding."""
-        settings, fill = self.settings, self.fill(row.records) or 0.0
-        return round(steps * settings.batch_size * settings.max_seq_length * fill)
-
     def pretrain(self, name: str, row: pretraining_rows.Row, seed: int) -> None:
         """Pretrains a row, or goes on with it; leaves `pretrained.json`."""
-        where = self.of_row(name, seed)
+        where, settings = self.of_row(name, seed), self.settings
         if finished(where, "pretrained", row.made_of):
             return
         config = self.pretraining_config(row, seed)
@@ -204,64 +176,58 @@ class Workshop:
         logging.info("%s, seed %d: %d steps", name, seed, steps)
         params = train.train(config, where / PRETRAINING).params
         _, scores = scalars.last_evaluation(scalars.read(where / PRETRAINING / scalars.FILE))
+        positions = steps * settings.batch_size * settings.max_seq_length
         found = {
             "made_of": row.made_of,
             "steps": steps,
             "flops": steps * self._step_flops(config),
-            "tokens": self._tokens_of(steps, row),
+            "tokens": round(positions * (self.fill(row.records) or 0.0)),  # without padding
             "parameters": sum(value.size for value in parameters.flat(params).values()),
             "scores": {key.removeprefix("eval/heldout/"): it for key, it in scores.items()},
         }
         finish(found, where, "pretrained")
-        jax.clear_caches()
 
     def score_pairs(self, name: str, seed: int) -> None:
         """Scores the minimal pairs by a pretrained row; leaves `pairs.json`."""
         where = self.of_row(name, seed)
-        if result(where, "pairs"):
-            return
-        found = evaluate.evaluate_pairs(where / PRETRAINING, self.first_pairs(), batch_size=256)
-        finish(found, where, "pairs")
-        jax.clear_caches()
+        if not result(where, "pairs"):
+            run = where / PRETRAINING
+            found = evaluate.evaluate_pairs(run, self.first_pairs(), batch_size=256)
+            finish(found, where, "pairs")
 
     def score_held_out(self, name: str, seed: int) -> None:
         """Scores a pretrained row on records that are the same for all; leaves `held_out.json`."""
         where = self.of_row(name, seed)
-        if result(where, "held_out"):
-            return
-        held_out = str(self.records("masked", "heldout"))
-        found = evaluate.evaluate_checkpoint(where / PRETRAINING, held_out, batch_size=256)
-        finish(found, where, "held_out")
-        jax.clear_caches()
+        if not result(where, "held_out"):
+            held_out = str(self.records("masked", "heldout"))
+            found = evaluate.evaluate_checkpoint(where / PRETRAINING, held_out, batch_size=256)
+            finish(found, where, "held_out")
 
-    def finetune(self, name: str, seed: int, made: Finetuning, seeds: int) -> None:
-        """Finetunes a pretrained row with several seeds; leaves a file with the name of `made`."""
-        where = self.of_row(name, seed)
-        done = finished(where, made.task, made.options)
+    def finetune(
+        self, name: str, seed: int, task: str, options: Mapping[str, Any], seeds: int
+    ) -> None:
+        """Finetunes a pretrained row on a task of GLUE with several seeds; leaves `TASK.json`.
+
+        `options` differ from the recipe's. The score is the leaderboard's.
+        """
+        where, settings = self.of_row(name, seed), self.settings
+        done = finished(where, task, options)
         if done and len(done["values"]) >= seeds:
             return
-        config = self._finetuning_config(made)
-        config.seeds = seeds
-        runs = where / "finetuned" / made.task
-        config.init_from = str(where / PRETRAINING)
-        run = interactive.run(config, runs, verbose=False)
-        trials = run.results["trials"] if run.results else [{"scores": run.scores}]
-        values = [trial["scores"][made.score] for trial in trials]
-        found = {"made_of": dict(made.options), "score": made.score, "values": values}
-        finish(found, where, made.task)
-        shutil.rmtree(runs)
-        jax.clear_caches()
-
-    def _finetuning_config(self, made: Finetuning) -> ml_collections.ConfigDict:
-        settings = self.settings
         config = recipes.finetuning_config("glue")
-        config.finetuning.update(name=made.task, data_dir=str(self.glue_data(made.task)))
+        config.finetuning.update(name=task, data_dir=str(self.glue_data(task)))
         config.compilation_cache_dir = self._compiled
         config.finetuning.max_seq_length = settings.max_seq_length
         config.finetuning.num_epochs = settings.finetuning_epochs
         config.schedule.peak_learning_rate = settings.finetuning_rate
-        config.update_from_flattened_dict(made.options)
-        return config
+        config.update_from_flattened_dict(options)
+        config.seeds, config.init_from = seeds, str(where / PRETRAINING)
+        runs, score = where / "finetuned" / task, f"eval/dev/{glue_files.TASKS[task].scores[-1]}"
+        run = interactive.run(config, runs, verbose=False)
+        trials = run.results["trials"] if run.results else [{"scores": run.scores}]
+        values = [trial["scores"][score] for trial in trials]
+        finish({"made_of": dict(options), "score": score, "values": values}, where, task)
+        shutil.rmtree(runs)
 
 
 def result(directory: pathlib.Path, name: str) -> Any:
@@ -271,8 +237,9 @@ def result(directory: pathlib.Path, name: str) -> Any:
 
 
 def finish(value: Any, directory: pathlib.Path, name: str) -> None:
-    """Leaves the result of a piece of work."""
+    """Leaves the result of a piece of work; the next one has other programs."""
     atomic.write(directory / f"{name}.json", json.dumps(value, indent=1) + "\n")
+    jax.clear_caches()
 
 
 def finished(directory: pathlib.Path, name: str, made_of: Mapping[str, Any]) -> Any:
@@ -292,7 +259,7 @@ def finished(directory: pathlib.Path, name: str, made_of: Mapping[str, Any]) -> 
 
 def versions() -> dict[str, str]:
     """Returns the versions that figures may depend on."""
-    return {name: importlib.metadata.version(name) for name in ("bertjax", "jax", "jaxlib")}
+    return report.versions("bertjax", "jax", "jaxlib")
 
 
 def known_settings(kept: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def flag_names():
     from apache_beam.options import pipeline_options  # a second to import
 
     beam = pipeline_options.PipelineOptions([]).get_all_options()
-    return {"help", "verbosity", *defined, *beam}
+    return {"help", "verbosity", "task", *defined, *beam}  # --task is optimum-cli's
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import marked_tables, objective_tables, objectives, pretraining_rows, workshop
+from benchmarks import objectives, pretraining_rows, report, workshop
 from bertjax import config as config_lib
 from bertjax import train
 from bertjax.data import records
@@ -22,10 +22,8 @@ ALL_ROWS = {**pretraining_rows.ROWS, **pretraining_rows.MODERN_ROWS}
 
 
 def config_of(row):
-    config = pretraining_rows.shared_config(SETTINGS)
+    config = pretraining_rows.config_of(row, SETTINGS)
     config.data.train_dir = "records"
-    of_settings = {name: getattr(SETTINGS, own) for name, own in row.of_settings.items()}
-    config.update_from_flattened_dict({**row.options, **of_settings})
     return config
 
 
@@ -71,42 +69,38 @@ def test_rows_have_the_steps_that_one_budget_pays_for():
     flops = {name: flops_of_step(name) for name in ("bert", "albert", "left_to_right", "electra")}
     assert flops["left_to_right"] > flops["bert"]
     for own in flops.values():
-        steps = pretraining_rows.LENGTHS["budget"](SETTINGS.budget, own)
+        steps = pretraining_rows.steps_within(SETTINGS.budget, own)
         assert abs(steps * own - SETTINGS.budget) <= own / 2
-
-
-def test_a_budget_below_half_a_step_is_refused():
     with pytest.raises(ValueError, match=r"--budget is 4 FLOPs, but a step takes 10; give more"):
-        pretraining_rows.LENGTHS["budget"](4.0, 10.0)
+        pretraining_rows.steps_within(4.0, 10.0)
 
 
-def test_a_cell_has_the_mean_and_both_ends_of_all_seeds():
-    found = [{"rte": {"values": [0.5, 0.6]}}, {"rte": {"values": [0.55, 0.75]}}]
-    assert (
-        objective_tables.spread(objective_tables.scores_of(found, "rte")) == "60.0 (50.0 to 75.0)"
-    )
-    assert objective_tables.scores_of(found, "cola") == []
-
-
-def test_a_score_that_is_no_number_is_told_and_not_counted():
-    assert objective_tables.spread([None, 0.5, 0.7]) == "60.0 (50.0 to 70.0, 1 no number)"
-    assert objective_tables.spread([None]) == "-, 1 no number"
-    assert objective_tables.spread([]) == "-"
+@pytest.mark.parametrize(
+    ("shares", "cell"),
+    [
+        ([0.5, 0.6, 0.55, 0.75], "60.0 (50.0 to 75.0)"),
+        ([0.5], "50.0"),
+        ([None, 0.5, 0.7], "60.0 (50.0 to 70.0, 1 no number)"),
+        ([None], "-, 1 no number"),
+        ([], "-"),
+    ],
+)
+def test_a_cell_has_the_mean_and_both_ends_of_all_seeds(shares, cell):
+    found = [{"rte": {"values": shares[:2]}}, {"rte": {"values": shares[2:]}}, {"sst2": {}}]
+    assert objectives.spread(objectives.scores_of(found, "rte")) == cell
 
 
 def test_the_sample_of_pairs_bears_on_one_pretraining_and_its_spread_on_several():
     scored = {"accuracy": 0.5, "pairs": 100}
-    assert objective_tables.pairs_cell([scored]) == "50.0 ± 5.0"
-    assert objective_tables.pairs_cell([scored, {**scored, "accuracy": 0.6}]) == (
-        "55.0 (50.0 to 60.0)"
-    )
+    assert objectives.pairs_cell([scored]) == "50.0 ± 5.0"
+    assert objectives.pairs_cell([scored, {**scored, "accuracy": 0.6}]) == "55.0 (50.0 to 60.0)"
 
 
 def test_the_table_has_a_line_for_each_row_that_is_there():
     done = {"parameters": 1000, "steps": 20, "flops": 3e12}
     done["scores"] = {"mlm_loss": 6.0, "unigram_loss": 6.5}
     found = {"bert": [{"pretrained": done, "pairs": {"accuracy": 0.5, "pairs": 100}}]}
-    lines = [*objective_tables.equal_compute(pretraining_rows.ROWS, found, ["cola"])]
+    lines = objectives.equal_compute(pretraining_rows.ROWS, found, ["cola"]).splitlines()
     assert len(lines) == 3 and len({line.count("|") for line in lines}) == 1
     for cell in ("1,000", "20", "3.00e+12", "50.0 ± 5.0", "-", "mlm 6.00 (chance 6.50)"):
         assert f" {cell} |" in lines[-1]
@@ -125,7 +119,7 @@ def test_losses_of_one_text_stand_beside_that_of_modern_pretraining_by_pretraini
         "modern_without_rotary": [seed(6.25), seed(6.5)],
         "modern_without_gated": [{"pretrained": seed(0.0)["pretrained"]}],
     }
-    lines = [*objective_tables.modern(rows, found, ["rte"])]
+    lines = objectives.modern(rows, found, ["rte"]).splitlines()
     shared = "1,000 | 20 | 3.00e+12 | 4,000"
     assert lines[2:] == [
         f"| BERT of 2018 | {shared} | 6.500 | +0.500 | 55.0 (50.0 to 60.0) |",
@@ -137,25 +131,22 @@ def test_losses_of_one_text_stand_beside_that_of_modern_pretraining_by_pretraini
     ]
 
 
-def test_a_workdir_of_other_settings_is_refused_with_the_setting_and_its_value(tmp_path):
-    workshop.Workshop(str(tmp_path), SETTINGS).begin()
-    workshop.Workshop(str(tmp_path), SETTINGS).begin()
-    other = dataclasses.replace(SETTINGS, batch_size=7)
+def test_a_workdir_of_other_settings_is_refused_and_may_be_given_a_path_later(tmp_path):
+    def begin(**changes):
+        shop = workshop.Workshop(str(tmp_path), dataclasses.replace(SETTINGS, **changes))
+        shop.begin()
+
+    begin()
     with pytest.raises(ValueError, match=r"--batch_size is 7; there it is 32\nGive those to go on"):
-        workshop.Workshop(str(tmp_path), other).begin()
-
-
-def test_a_workdir_may_be_given_a_path_later_and_lack_newer_settings(tmp_path):
-    workshop.Workshop(str(tmp_path), SETTINGS).begin()
+        begin(batch_size=7)
     path = tmp_path / workshop.SETTINGS_FILE
     kept = json.loads(path.read_text())
     del kept["batch_size"]  # of a version that did not have it yet
     path.write_text(json.dumps(kept))
-    with_paths = dataclasses.replace(SETTINGS, glue="glue")
-    workshop.Workshop(str(tmp_path), with_paths).begin()
-    assert workshop.Workshop.existing(str(tmp_path)).settings == with_paths
+    begin(glue="glue")
+    assert workshop.Workshop.existing(str(tmp_path)).settings.glue == "glue"
     with pytest.raises(ValueError, match="--glue is ''; there it is 'glue'"):
-        workshop.Workshop(str(tmp_path), SETTINGS).begin()
+        begin()
 
 
 def test_work_done_with_other_options_is_refused(tmp_path):
@@ -165,16 +156,15 @@ def test_work_done_with_other_options_is_refused(tmp_path):
     workshop.finish({"made_of": row.made_of}, where, "pretrained")
     workshop.finish({"made_of": {}, "values": [0.5]}, where, "cola")
     shop.pretrain("bert", row, 0)
-    shop.finetune("bert", 0, workshop.Finetuning("cola"), 1)
+    shop.finetune("bert", 0, "cola", {}, 1)
     changed = dataclasses.replace(row, options={"pretraining.masked_lm_prob": 0.2})
     with pytest.raises(ValueError, match=r"pretrained.json was made with .*prob': 0.2} now"):
         shop.pretrain("bert", changed, 0)
     assert objectives.results(shop, {"bert": row}).keys() == {"bert"}
     with pytest.raises(ValueError, match=r"pretrained.json was made with .*prob': 0.2} now"):
         objectives.results(shop, {"bert": changed})  # --only_table shows no stale row
-    other = workshop.Finetuning("cola", {"finetuning.pooling": "mean"})
     with pytest.raises(ValueError, match=r"cola.json was made with {}, and would be made with {"):
-        shop.finetune("bert", 0, other, 1)
+        shop.finetune("bert", 0, "cola", {"finetuning.pooling": "mean"}, 1)
 
 
 @pytest.mark.parametrize(
@@ -201,10 +191,10 @@ def test_the_page_has_a_place_for_each_table():
 def test_a_table_takes_the_place_of_the_one_before(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- t: begin -->\nold\n<!-- t: end -->\nb\n")
-    marked_tables.write(page, "t", "new")
+    report.write_marked(page, "t", "new")
     assert page.read_text() == "a\n<!-- t: begin -->\nnew\n<!-- t: end -->\nb\n"
     with pytest.raises(ValueError, match="has no place for the table: <!-- u: begin -->"):
-        marked_tables.write(page, "u", "new")
+        report.write_marked(page, "u", "new")
 
 
 # Two rows from text to the table.

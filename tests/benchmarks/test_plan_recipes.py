@@ -4,11 +4,11 @@ import importlib
 
 import pytest
 
-from benchmarks import marked_tables, plan_recipes
+from benchmarks import plan_recipes, report
 from bertjax import recipes
 from bertjax.plan import estimates
 
-TABLE = marked_tables.read(plan_recipes.PAGE, "plan_recipes")
+TABLE = report.read_marked(plan_recipes.PAGE, "plan_recipes")
 ROW = (
     "| `{name}` | v5e-1 | 8 x 8 | {fits} | 1 | 1 | 1% | 1 | 2.0 h / 1.0 h | $5 | $1 | 2026-11-21 |"
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import planted_faults, reference_curves
+from benchmarks import reference_curves
 from tests import small_runs
 
 
@@ -35,7 +35,3 @@ def test_runs_that_are_not_of_one_recipe_are_refused(tmp_path, second, reason):
     runs = [write(tmp_path, "one", 0), write(tmp_path, "two", **second)]
     with pytest.raises(ValueError, match=reason):
         reference_curves.of_runs("own", runs)
-
-
-def test_the_text_of_the_planted_faults_is_the_same_each_time():
-    assert [*planted_faults.text(documents=20)] == [*planted_faults.text(documents=20)]
