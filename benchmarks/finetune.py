@@ -194,7 +194,7 @@ def write_tokens(run: Any, path: pathlib.Path) -> None:
     """Writes the token ids, segments and label of every row, for the peer to compare."""
     rows = {}
     for name in (TRAIN, DEV):
-        features = run.job.dataset.features(name)
+        features = run.job.data.reader.features(name)
         columns = [[row.tolist() for row in features.tokens["input_ids"]]]
         columns.append([row.tolist() for row in features.tokens["segment_ids"]])
         columns.append(features.columns["labels"].tolist())
@@ -230,7 +230,7 @@ def score_theirs(options: argparse.Namespace, case: Case, results: Results) -> N
     tokens = options.workdir / f"{case.task}_tokens.json"
     run = our_job(options, case)
     write_tokens(run, tokens)
-    labels = run.job.dataset.features(DEV).columns["labels"]
+    labels = run.job.data.reader.features(DEV).columns["labels"]
     for result in peer.answers(child(options, THEIRS, case, seeds=missing, compare=str(tokens))):
         if "tokens" in result:
             results.values.setdefault("tokens", {})[case.task] = result["tokens"]
@@ -623,8 +623,10 @@ def time_their_batches(trainer: Trainer, lengths: Sequence[int]) -> None:
     train, found = trainer.train, {}
     for length in lengths:
         rows = np.flatnonzero(train.lengths >= length)[: trainer.recipe.batch_size]
-        cut = [[ids[row][:length] for row in rows] for ids in (train.input_ids, train.segment_ids)]
-        trainer.train = Split(*cut, [train.labels[row] for row in rows])
+        ids, segments = (
+            [it[row][:length] for row in rows] for it in (train.input_ids, train.segment_ids)
+        )
+        trainer.train = Split(ids, segments, [train.labels[row] for row in rows])
         found[length] = median_seconds(functools.partial(trainer.step, range(len(rows))))
     peer.tell(lengths=found, versions=report.versions("transformers", "torch"))
 

@@ -87,8 +87,9 @@ class Job:
 
     @property
     def flags(self) -> list[str]:
-        """The options of the command line that make it."""
-        return [f"--{name}={value}" for name, value in dataclasses.asdict(self).items()]
+        """The options of the command line that make it, but for its framework."""
+        fields = dataclasses.asdict(self).items()
+        return [f"--{name}={value}" for name, value in fields if name != "framework"]
 
 
 @dataclasses.dataclass(frozen=True)

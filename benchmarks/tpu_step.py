@@ -29,7 +29,6 @@ bertjax.plan`; FLOPs are counted from the shapes. Compiled steps are cached.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import math
 import pathlib
@@ -165,8 +164,7 @@ def measure(
     results, topology = {}, options.topology
     if options.only != "ours":
         if not options.reuse:
-            theirs = dataclasses.replace(job, framework="flax")
-            flags = [*theirs.flags, f"--topology={topology}", f"--directory={directory}"]
+            flags = [*job.flags, f"--topology={topology}", f"--directory={directory}"]
             list(peer.answers(train_step.command(options.peer_python, "flax", flags)))
         results[THEIRS] = read(directory / THEIRS, job, topology)
     if options.only != "theirs":
