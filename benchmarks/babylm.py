@@ -14,7 +14,7 @@ train.txt has too ("PART I."), and what was taken is printed.
 RUN are finished runs of babylm.sh, SCORES those of babylm_scores.sh. The table goes to the
 terminal: held-out losses, and BLiMP's accuracy (of all, and by phenomenon) at the end of each run.
 Runs that differ in `_seedN` at the end of their names are one row: mean and standard deviation.
-The figure has the accuracies, too, and BLiMP by words seen for each reading.
+The figure has the accuracies and BLiMP by words seen for each reading.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ r"""Finetuning from real weights on GLUE, ours and transformers' with torch: sco
 
 The weights are a BERT of 6 layers, 384 wide, with a pooler; GLUE has the official folders. Both
 follow one recipe (`Recipe`), for 3 epochs; `--tasks=rte:3,cola:1` gives some of them others. Ours
-runs as `python -m bertjax.train` with `--config.seeds`. Theirs is this file, too, run in the peer's
+runs as `python -m bertjax.train` with `--config.seeds`. Theirs is this file as well, in the peer's
 environment: the plain loop of the library's users, with its own tokenizer, batches padded to the
 longest of their rows by its collator, BertForSequenceClassification, torch's AdamW, a linear
 schedule. Finished work is kept in the results file (our trainings next to it), and a second call
@@ -321,7 +321,7 @@ def our_steps(options: argparse.Namespace, case: Case) -> Iterator[Any]:
 def time_ours(options: argparse.Namespace, case: Case) -> None:
     """Tells the seconds of an epoch of the training loop's batches, placement and steps.
 
-    Every length is compiled before, with one step of each; that time is told separately. As in
+    Every length is compiled before, with one step of each; that time is separate. As in
     the loop, the report of a step is fetched while the next one runs.
     """
     import jax
@@ -392,7 +392,7 @@ def median_seconds(update: Callable[[], object]) -> float:
 
 
 def measure(options: argparse.Namespace, case: Case) -> dict[str, list[Any]]:
-    """Returns what the processes of each side told; they take turns."""
+    """Returns the answers of the processes of each side; they take turns."""
 
     def timed(side: str) -> Any:
         (result,) = peer.answers(child(options, side, case, time=True))

@@ -1,4 +1,4 @@
-"""A process beside this one, often in an environment of its own, that answers in lines of JSON.
+"""Another process, often in an environment of its own, that answers in lines of JSON.
 
 It calls `tell`, or `serve` to answer requests; who started it has it as `Peer`, and waits while it
 works. The standard library alone, as the peers import this.

@@ -14,7 +14,7 @@ the label -100 ignored, next-sentence loss, gradients clipped at norm 1, AdamW, 
 transformers has a class with an objective's loss, that class is used; if not (ELECTRA's two models
 in one step, SpanBERT's boundaries, distillation), the loss is that of the released code. For a TPU
 it is the `train_step` of the Flax example, which does not clip, with the tanh form of gelu.
-The module level needs NumPy alone: ours imports this file, too.
+The module level needs NumPy alone, since ours imports this file.
 """
 
 # pyright: reportMissingImports=false

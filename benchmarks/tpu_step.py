@@ -1,4 +1,4 @@
-r"""Our step compiled for a TPU slice: cycles and memory, beside transformers' or BERT-base's.
+r"""Our step compiled for a TPU slice: cycles and memory, and transformers' or BERT-base's.
 
     benchmarks/setup_peer.sh DIR
     python benchmarks/tpu_step.py --peer_python=DIR/bin/python [--topology=v5e:2x2] \
