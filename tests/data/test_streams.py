@@ -124,6 +124,16 @@ def draw_masks(batch, rng):
     )
 
 
+@pytest.fixture(scope="module")
+def whole(record_set):
+    """The first 24 batches, with masks.
+
+    Streams of 10 to 17 records, 2 a step: an epoch takes 5 to 9 steps, a shard 2 to 6.
+    """
+    records.import_tensorflow().random.set_seed(7)
+    return read(record_set, 24, draw_masks=draw_masks)
+
+
 def test_streams_are_the_largest_common_divisor_within_the_limit():
     assert streams.num_streams(256, 64) == 32
     assert streams.num_streams(256, 64, max_streams=64) == 64
@@ -132,11 +142,9 @@ def test_streams_are_the_largest_common_divisor_within_the_limit():
     assert streams.num_streams(7, 4) == 1
 
 
-def test_a_batch_is_a_function_of_seed_and_step_and_not_of_tensorflows_seed(record_set):
-    tf = records.import_tensorflow()
-    tf.random.set_seed(7)
-    once = read(record_set, 12, draw_masks=draw_masks)
-    tf.random.set_seed(8)
+def test_a_batch_is_a_function_of_seed_and_step_and_not_of_tensorflows_seed(record_set, whole):
+    once = whole[:12]
+    records.import_tensorflow().random.set_seed(8)
     assert_same_batches(read(record_set, 12, draw_masks=draw_masks), once)
     other = read(record_set, 12, seed=2, draw_masks=draw_masks)
     assert (positions(once) != positions(other)).any(axis=(1, 2)).all()
@@ -149,9 +157,7 @@ def test_a_batch_is_a_function_of_seed_and_step_and_not_of_tensorflows_seed(reco
     assert (masks[:, :BLOCK] != masks[:, BLOCK : 2 * BLOCK]).any()
 
 
-def test_any_start_step_continues_bit_for_bit(record_set):
-    # Streams of 10 to 17 records, 2 a step: an epoch takes 5 to 9 steps, a shard 2 to 6.
-    whole = read(record_set, 24, draw_masks=draw_masks)
+def test_any_start_step_continues_bit_for_bit(record_set, whole):
     for step in (7, 21):
         resumed = read(record_set, 3, start_step=step, draw_masks=draw_masks)
         assert_same_batches(resumed, whole[step : step + 3])
@@ -172,10 +178,10 @@ def test_a_far_step_follows_the_arithmetic_of_epochs(record_set):
         assert (found[stream, :, 0] == visit.shard).all()
 
 
-def test_any_number_of_hosts_reads_the_same_batches(record_set):
+def test_any_number_of_hosts_reads_the_same_batches(record_set, whole):
     options = {"start_step": 3, "draw_masks": draw_masks}
     parts = [read(record_set, 10, rows=rows, **options) for rows in (range(2), range(2, 8))]
-    assert_same_batches(join_hosts(parts), read(record_set, 10, **options))
+    assert_same_batches(join_hosts(parts), whole[3:13])
 
 
 def test_each_epoch_of_a_stream_sees_each_of_its_examples_once(record_set):

@@ -43,6 +43,8 @@ def test_two_processes_write_every_byte_of_one_and_another_seed_writes_others(bu
     build.build(changed)
     name = record_files.shard_name(0, 4)
     assert decoded.files(chosen.output)[name] != decoded.files(tmp_path / "other")[name]
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        build.build(dataclasses.replace(changed, random_seed=2))
 
 
 @pytest.mark.filterwarnings(r"ignore:label\(\) is deprecated:DeprecationWarning")  # inside tfds
