@@ -71,9 +71,12 @@ def test_tokens_and_bytes_are_those_of_the_sentences(how, vocabulary, tmp_path):
     path = tmp_path / "integers.json"
     roles = {"pad_id": 25, "cls_id": 26, "sep_id": 27, "mask_id": 28}
     path.write_text(json.dumps({"vocab_size": 30, **roles}))
-    integers = blocks.Tokenization(blocks.Vocabulary.of(str(path), None))
-    made = blocks.tokenize(documents("5 17 3"), integers)
-    assert made.tally.tokens == 3 and "bytes" not in made.tally.statistics()
+    integers = blocks.Vocabulary.of(str(path), None)
+    rules = blocks.Tokenization(integers, sentence_splitter="rules", longest_sentence=8)
+    made = blocks.tokenize(documents("5 17 3 " * 500), rules)
+    assert made.tally.tokens == 1500 and "bytes" not in made.tally.statistics()
+    assert made.corpus.num_sentences == 1 and made.tally.sentence_cuts == 0
+    assert made.tally.script_statistics(integers.load()) == {}
 
 
 def test_sentences_and_documents_without_tokens_are_dropped_and_counted(how):

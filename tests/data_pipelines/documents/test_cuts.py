@@ -6,8 +6,7 @@ import regex
 
 from bertjax.tokenization import tokenizer
 from data_pipelines import build
-from data_pipelines.building import blocks, options
-from data_pipelines.documents import cuts, sources
+from data_pipelines.documents import cuts
 from tests import small_byte_bpe
 from tests.data_pipelines import conftest
 
@@ -95,14 +94,3 @@ def test_a_build_cuts_and_counts_unless_lines_are_sentences(tmp_path, monkeypatc
     assert statistics["sentences"] == 15 and statistics["sentence_cuts"] == 0
     exact = dataclasses.replace(chosen, algorithm="exact", output=str(tmp_path / "exact"))
     assert build.build(exact).statistics["sentences"] == 15
-
-
-def test_ids_have_no_sentences(tmp_path):
-    (tmp_path / "integers.json").write_text(
-        '{"vocab_size": 24, "pad_id": 20, "cls_id": 21, "sep_id": 22, "mask_id": 23}'
-    )
-    vocabulary = blocks.Vocabulary.of(str(tmp_path), None)
-    how = options.Options(input="", vocabulary="", output="").tokenization(vocabulary)
-    how = dataclasses.replace(how, sentence_splitter="rules", longest_sentence=8)
-    made = blocks.tokenize([sources.Document("one", "3 7 11 2 " * 500)], how)
-    assert made.corpus.num_sentences == 1 and made.tally.sentence_cuts == 0

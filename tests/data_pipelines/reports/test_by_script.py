@@ -129,13 +129,3 @@ def test_the_figures_of_a_corpus_are_those_of_all_blocks(tmp_path):
         merged = merged.merged(statistics.CorpusTally.from_json(stored))
     assert merged.script_statistics(wordpiece()) == {"scripts": EXPECTED.figures(wordpiece())}
     assert statistics.CorpusTally().script_statistics(wordpiece()) == {}
-
-
-def test_integers_have_no_scripts(tmp_path):
-    fields = {"vocab_size": 30, "pad_id": 25, "cls_id": 26, "sep_id": 27, "mask_id": 28}
-    path = tmp_path / "integers.json"
-    path.write_text(json.dumps(fields))
-    vocabulary = blocks.Vocabulary.of(str(path), None)
-    block = blocks.tokenize([sources.Document("a", "5 17 3")], blocks.Tokenization(vocabulary))
-    assert block.tally.tokens == 3
-    assert block.tally.script_statistics(vocabulary.load()) == {}
