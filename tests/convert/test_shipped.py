@@ -40,14 +40,8 @@ def test_what_lies_here_goes_before_a_name_and_a_wrong_name_is_no_file(toy, tmp_
 
 def test_the_model_that_comes_with_bertjax_knows_some_english_and_is_small():
     model = bertjax.load("babylm-mini")
-    sentences = {
-        "She opened the [MASK] and went into the room.": " door",
-        "He had been ill for many [MASK].": " years",
-        "The cats [MASK] sleeping on the bed.": " are",
-    }
-    for sentence, token in sentences.items():
-        ((best, *_),) = model.fill_mask(sentence)
-        assert best["token"] == token, sentence
+    ((best, *_),) = model.fill_mask("She opened the [MASK] and went into the room.")
+    assert best["token"] == " door"
     good, bad = model.score(["Every cat is asleep.", "Every cat are asleep."])
     assert good.log_likelihood > bad.log_likelihood
     files = (shipped.DIRECTORY / "babylm-mini").glob("*")

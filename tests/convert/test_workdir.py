@@ -13,9 +13,7 @@ from tests import small_records
 from tests.convert import weights
 
 
-@pytest.mark.parametrize(
-    "head", ["masked_lm", "none", "sequence_classification", "sequence_to_sequence"]
-)
+@pytest.mark.parametrize("head", ["masked_lm", "sequence_classification", "sequence_to_sequence"])
 def test_a_written_workdir_encodes_and_fills_masks_if_it_can(tmp_path, head):
     made = weights.make(head)
     workdir.write(made, tmp_path / "run")

@@ -32,7 +32,6 @@ SIZES = {
     **{"vocab_size": VOCAB_SIZE, "hidden_size": 15, "num_attention_heads": 3},
     **{"intermediate_size": 29, "num_hidden_layers": 2, "max_position_embeddings": 13},
 }
-ROBERTA = SIZES | {"max_position_embeddings": 15, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 MODERNBERT = {
     **{"vocab_size": VOCAB_SIZE, "hidden_size": 18, "num_attention_heads": 3},
     **{"intermediate_size": 13, "num_hidden_layers": 4, "max_position_embeddings": 64},
@@ -56,7 +55,9 @@ FIELDS = {
         **{"vocab_size": VOCAB_SIZE, "emb_dim": 15, "n_heads": 3, "n_layers": 2, "n_langs": 3},
         **{"max_position_embeddings": 13},
     },
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
+    # The other kin of RoBERTa are computed by the same modules: EXPORTS.
+    "roberta": SIZES
+    | {"max_position_embeddings": 15, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
     "esm": {
         **{"vocab_size": VOCAB_SIZE, "hidden_size": 18, "num_attention_heads": 3},
         **{"intermediate_size": 29, "num_hidden_layers": 2, "layer_norm_eps": 1e-5},
@@ -86,7 +87,6 @@ HEADS = {
     "xlm": ("masked_lm", "none", "token_classification", "question_answering"),
     "esm": ("masked_lm", "none", "sequence_classification", "token_classification"),
 }
-KIN = ("xlm-roberta", "camembert")
 CASES = [
     *((name, head, {}) for name, heads in HEADS.items() for head in heads),
     ("albert", "pretraining", GROUPS),
@@ -102,7 +102,6 @@ CASES = [
     ("modernbert-decoder", "causal_lm", {"local_attention": 2}),  # the same
     ("modernbert-decoder", "causal_lm", {"global_attn_every_n_layers": 1}),  # no window
     ("xlm", "masked_lm", {"use_lang_emb": False, "gelu_activation": False}),
-    *((name, head, {}) for name in KIN for head in ("masked_lm", "sequence_classification")),
 ]
 IDS = [f"{name}-{head}{'-other' if changes else ''}" for name, head, changes in CASES]
 # Family -> transformers' names of the labels and logits of its pairs.

@@ -33,7 +33,7 @@ def random_case(seed):
     return queries.astype(float), documents.astype(float), names, relevances
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_scores_of_random_cases_are_trec_evals(seed):
     queries, documents, names, relevances = random_case(seed)
     found = retrieval.nearest(queries, documents, names)
