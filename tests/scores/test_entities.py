@@ -68,30 +68,6 @@ def random_tags(rng, prefixes):
             return drawn
 
 
-def random_entities(rng):
-    """Returns a number of words and entities among them, adjacent ones too."""
-    words = rng.randrange(1, 14)
-    cuts = sorted(rng.sample(range(words + 1), rng.randrange(min(words + 1, 7))))
-    spans = [span for span in itertools.pairwise(cuts) if rng.random() < 0.8]
-    return words, [Entity(start, end, rng.choice(TYPES)) for start, end in spans]
-
-
-def tags_of(words, found, scheme):
-    """Returns the tags of the entities in a scheme."""
-    tags = ["O"] * words
-    for entity in found:
-        size = entity.end - entity.start
-        adjacent = any((e.end, e.type) == (entity.start, entity.type) for e in found)
-        prefixes = {
-            "IOB1": "B" * adjacent + "I" * (size - adjacent),
-            "IOB2": "B" + "I" * (size - 1),
-            "IOBES": "S" if size == 1 else "B" + "I" * (size - 2) + "E",
-            "IOE2": "I" * (size - 1) + "E",
-        }[scheme]
-        tags[entity.start : entity.end] = [f"{prefix}-{entity.type}" for prefix in prefixes]
-    return tags
-
-
 def sentences(text):
     """Returns the gold and the predicted tags of each sentence of conlleval's input."""
     rows = [[line.split() for line in block.splitlines()] for block in text.split("\n\n")]
@@ -108,12 +84,6 @@ def test_the_figures_are_conllevals():
     assert list(scores.by_type) == ["X", "Y"]
     assert scores.by_type["X"] == entities.Counts(gold=7, found=6, correct=3)
     assert scores.by_type["Y"] == entities.Counts(gold=1, found=0, correct=0)
-
-
-def test_entities_written_in_any_scheme_are_found_again():
-    for scheme, seed in itertools.product(("IOB1", "IOB2", "IOBES", "IOE2"), range(50)):
-        words, spans = random_entities(random.Random(seed))
-        assert entities.extract(tags_of(words, spans, scheme)) == spans
 
 
 def test_any_tags_are_read_by_conllevals_tables():

@@ -265,20 +265,15 @@ def test_exchanged_cells_are_those_of_the_same_column_and_no_function_of_the_bat
 
 def test_computed_places_are_their_definitions():
     table = values.sines(5, 6)
-    for place in range(5):
-        for pair in range(3):
-            angle = place / 10_000 ** (2 * pair / 6)
-            assert table[place, 2 * pair] == pytest.approx(np.sin(angle), abs=1e-6)
-            assert table[place, 2 * pair + 1] == pytest.approx(np.cos(angle), abs=1e-6)
+    angles = np.arange(5)[:, None] / 10_000 ** (2 * np.arange(3) / 6)
+    np.testing.assert_allclose(table[:, 0::2], np.sin(angles), atol=1e-6)
+    np.testing.assert_allclose(table[:, 1::2], np.cos(angles), atol=1e-6)
     grid = values.sines_of_grid(10, 8)  # 3 x 3 behind [CLS]; 8 numbers: two angles, column and row
     assert (grid[0] == 0).all()
-    for row in range(3):
-        for column in range(3):
-            by_hand = []
-            for place in (column, row):
-                angles = [place, place / 100]
-                by_hand += [*np.sin(angles), *np.cos(angles)]
-            np.testing.assert_allclose(grid[1 + 3 * row + column], by_hand, atol=1e-6)
+    for row, column in np.ndindex(3, 3):
+        angles = np.array([[column, column / 100], [row, row / 100]])
+        by_hand = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).ravel()
+        np.testing.assert_allclose(grid[1 + 3 * row + column], by_hand, atol=1e-6)
     with pytest.raises(ValueError, match="the input has 8 positions"):
         values.sines_of_grid(8, 8)
 

@@ -125,15 +125,3 @@ def test_no_token_predicts_the_first_of_the_sequence_behind_it(batches):
     np.testing.assert_array_equal(
         found, np.sort(np.asarray(wanted)[np.asarray(wanted_weights) > 0])
     )
-
-
-def test_sequences_begin_and_end_where_their_numbers_do():
-    numbers = jnp.array([[1, 1, 2, 2, 2, 3, 0], [1, 1, 1, 1, 1, 1, 1]])
-    places = packed_rows.first_positions(numbers, 4)
-    assert places.tolist() == [[0, 2, 5, 0], [0, 0, 0, 0]]
-    there = packed_rows.are_there(numbers, 4)
-    assert there.tolist() == [[True, True, True, False], [True, False, False, False]]
-    first, last = packed_rows.is_first(numbers), packed_rows.is_last(numbers)
-    assert np.flatnonzero(first[0]).tolist() == [0, 2, 5]
-    assert np.flatnonzero(last[0]).tolist() == [1, 4, 5]
-    assert np.flatnonzero(first[1]).tolist() == [0] and np.flatnonzero(last[1]).tolist() == [6]

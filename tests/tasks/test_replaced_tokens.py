@@ -282,21 +282,10 @@ def test_the_level_of_chance_is_the_entropy_of_what_is_replaced():
     assert replaced_tokens.chance({"mlm_loss": 1.0}) is None
 
 
-def make_config(**options):
-    config = config_lib.default_config()
-    config.update_from_flattened_dict(
-        {
-            **{"data.source": "synthetic", "model.vocab_size": 60, "model.hidden_size": 128},
-            **{"pretraining.objective": "replaced_tokens", "pretraining.pair_loss": "none"},
-            "model.num_attention_heads": 2,
-            **options,
-        }
-    )
-    return config
-
-
 def test_the_generator_is_the_model_but_for_its_own_options():
-    config = make_config()
+    config = config_lib.default_config()
+    config.model.update(vocab_size=60, hidden_size=128, num_attention_heads=2)
+    config.pretraining.update(objective="replaced_tokens", pair_loss="none")
     config.pretraining.generator.num_hidden_layers = 3
     config.model.dtype = "float32"
     sizes = dataclasses.replace(SIZES, **dict(config.model))
