@@ -12,7 +12,7 @@ class _Module:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith(("__", "_pytest")):  # asked by pytest while it collects
+        if attribute.startswith("_"):  # asked by pytest while it collects
             raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)
 
