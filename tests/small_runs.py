@@ -51,3 +51,13 @@ def untrained(config: ml_collections.ConfigDict, workdir) -> None:
     meta = starting.meta(run, 0, monitor.Progress(), {})
     with checkpoint.Checkpointer(workdir, checkpoint.RetentionOptions()) as checkpointer:
         checkpointer.save_params(params, meta)
+
+
+def set_phases(config, *phases):
+    """Makes phase1, phase2, ... of these options, else as phase1 was; returns the config."""
+    first = config.phases.phase1
+    with config.phases.unlocked():
+        for number, changes in enumerate(phases, start=1):
+            config.phases[f"phase{number}"] = first.copy_and_resolve_references()
+            config.phases[f"phase{number}"].update(changes)
+    return config

@@ -8,6 +8,7 @@ from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.jobs import lengths
 from bertjax.models import encoder
+from tests import small_runs
 
 LENGTH = 16
 
@@ -15,12 +16,8 @@ LENGTH = 16
 def make_config(*phases):
     config = config_lib.default_config()
     config.global_batch_size = 24
-    with config.phases.unlocked():
-        for number, changes in enumerate(phases, start=1):
-            name = f"phase{number}"
-            config.phases[name] = config_lib.phase_config()
-            config.phases[name].update({"num_steps": 40, "max_seq_length": LENGTH} | changes)
-    return config
+    config.phases.phase1.update(num_steps=40, max_seq_length=LENGTH)
+    return small_runs.set_phases(config, *phases)
 
 
 def batches_of(phases):

@@ -17,7 +17,7 @@ from bertjax import jobs, tasks
 from bertjax.data import contents, masking, records
 from bertjax.jobs import base, pretraining
 from bertjax.workdirs import checkpoint
-from tests import small_records
+from tests import small_records, small_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -54,12 +54,8 @@ def make_config(directories, train="records_{max_seq_length}", **changes):
 
 
 def with_second_phase(config, *, num_steps=4, max_seq_length=32, global_batch_size=4):
-    with config.phases.unlocked():
-        config.phases.phase2 = config_lib.phase_config()
-    config.phases.phase2.num_steps = num_steps
-    config.phases.phase2.max_seq_length = max_seq_length
-    config.phases.phase2.global_batch_size = global_batch_size
-    return config
+    sizes = {"max_seq_length": max_seq_length, "global_batch_size": global_batch_size}
+    return small_runs.set_phases(config, {}, {"num_steps": num_steps, "num_epochs": 0.0} | sizes)
 
 
 def test_phases_follow_each_other_and_fill_in_the_batch_size():

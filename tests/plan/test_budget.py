@@ -12,7 +12,7 @@ import pytest
 from bertjax import jobs, recipes
 from bertjax.plan import budget, compiled, estimates, planner, rates, topologies
 from configs import smoke
-from tests import programs
+from tests import programs, small_runs
 
 GIB = compiled.GIB
 V5E = estimates.Target("v5e-1", "tpu", "TPU v5 lite", 1, topologies.parse("v5e-1"))
@@ -25,14 +25,6 @@ ON_CPU = planner.Planner(estimates.Target("cpu", "cpu", "cpu", 1), jax.devices()
 def make_config(**changes):
     config = smoke.get_config()
     config.update_from_flattened_dict(changes)
-    return config
-
-
-def of_two_phases(*, phase2, **changes):
-    config = make_config(**changes)
-    with config.phases.unlocked():
-        config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
-    config.phases.phase2.update(phase2)
     return config
 
 
@@ -93,7 +85,7 @@ def test_an_hour_of_a_model_is_its_rate_times_its_seconds(compiler):
 
 
 def test_a_batch_is_cut_into_the_fewest_micro_batches_that_fit_all_phases(compiler):
-    config = of_two_phases(global_batch_size=96, phase2={"max_seq_length": 32})
+    config = small_runs.set_phases(make_config(global_batch_size=96), {}, {"max_seq_length": 32})
     rate = rates.estimated(config, ON_V5E)  # 6,144 tokens, of which 3,840 fit
     assert rate.note == "in 2 micro-batches" and rate.how == "estimated"
     assert compiler == [("phase1", 1), ("phase1", 2), ("phase2", 2)]
@@ -215,7 +207,7 @@ def test_a_measured_step_says_which_part_of_the_batch_it_took(monkeypatch):
     rate = rates.measured(make_config(global_batch_size=96, **small), ON_CPU)
     # 32 of 64 tokens are 2,048.
     assert rate == rates.Rate(32 * 64 / 0.5, "measured", "by steps of 32 of 96 rows")
-    config = of_two_phases(global_batch_size=32, phase2={"global_batch_size": 5}, **small)
+    config = small_runs.set_phases(make_config(**small), {}, {"global_batch_size": 5})
     assert rates.measured(config, ON_CPU).note == "by steps of 32 and 5 rows"
     monkeypatch.setattr(rates, "_memory", lambda target: 1000)
     assert "does not fit: parameters, gradients" in rates.measured(config, ON_CPU).note

@@ -7,7 +7,7 @@ from bertjax import jobs
 from bertjax.plan import cache, compiled, estimates, hlo, planner, text, topologies
 from bertjax.training import planned
 from configs import smoke
-from tests import small_records, small_values
+from tests import small_records, small_runs, small_values
 
 GIB = compiled.GIB
 V5E = estimates.Target("v5e-8", "tpu", "TPU v5 lite", 8, topologies.parse("v5e-8"))
@@ -214,9 +214,7 @@ def test_a_search_finds_the_largest_batch_and_what_would_help(compiler):
 
 def test_a_search_does_not_stumble_over_another_phase_and_tells_why_a_change_cannot_be(compiler):
     config = make_config(**{"model.hidden_size": 60})
-    with config.phases.unlocked():
-        config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
-    config.phases.phase2.global_batch_size = 8  # no micro-batches of 8 devices
+    small_runs.set_phases(config, {}, {"global_batch_size": 8})  # no micro-batches of 8 devices
     made = planner.plan(config, make_planner(), with_search=True)
     assert any(trial.fits for trial in made.searches["phase1"].changes)
     assert [phase.fits for phase in made.phases] == [False, True]
@@ -226,9 +224,7 @@ def test_a_search_does_not_stumble_over_another_phase_and_tells_why_a_change_can
 
 def test_the_step_asked_for_is_compiled_once_for_plan_and_search(compiler, tmp_path):
     config = make_config(global_batch_size=16)
-    with config.phases.unlocked():
-        config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
-    config.phases.phase2.max_seq_length = 32
+    small_runs.set_phases(config, {}, {"max_seq_length": 32})
     planner.plan(config, make_planner(tmp_path), with_search=True)
     shapes = [(phase.global_batch_size, phase.max_seq_length) for phase in compiler]
     assert len(shapes) == len(set(shapes))

@@ -12,7 +12,7 @@ from bertjax.devices import sharding
 from bertjax.models.kernels import pallas_attention
 from bertjax.tasks import mixed_rows
 from bertjax.training import attention_trial, program
-from tests import small_records
+from tests import small_records, small_runs
 
 
 def job_of(**changes):
@@ -84,10 +84,7 @@ def test_what_is_tried_are_all_lengths_encoders_and_windows_of_the_run_once():
 
 def test_the_rotary_bases_of_all_phases_are_tried():
     job = job_of(position_embedding="rotary", window=20, global_every=2)
-    config = jobs.unfrozen(job.config)
-    with config.phases.unlocked():
-        config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
-    config.phases.phase2.rotary_base = 500.0
+    config = small_runs.set_phases(jobs.unfrozen(job.config), {}, {"rotary_base": 500.0})
     job = jobs.JOBS["pretraining"].abstract(config)
     tried = {rows.kernel[4:6] for rows in attention_trial._all_rows(job, "tpu")}
     assert tried == {(None, 10_000.0), (20, 10_000.0), (None, 500.0)}

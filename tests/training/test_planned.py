@@ -9,6 +9,7 @@ from bertjax import train
 from bertjax.plan import estimates, planner, text
 from bertjax.training import planned
 from configs import smoke
+from tests import small_runs
 
 
 def make_config(**changes):
@@ -59,10 +60,7 @@ def test_the_ratio_is_of_the_median_of_the_phase(tmp_path, one_device):
 
 
 def test_each_phase_has_the_lines_of_its_own_steps(tmp_path, one_device):
-    config = make_config()
-    with config.phases.unlocked():
-        config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
-    run = train.prepare(config, tmp_path)
+    run = train.prepare(small_runs.set_phases(make_config(), {}, {}), tmp_path)
     write_metrics(tmp_path, [1.0] * 5 + [2.0] + [3.0] + [4.0] * 5)
     assert planned.step_seconds(tmp_path, run) == {"phase1": 1.0, "phase2": 4.0}
     write_metrics(tmp_path, [1.0] * 6 + [4.0])

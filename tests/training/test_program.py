@@ -15,7 +15,7 @@ from bertjax.devices import sharding, xla_presets
 from bertjax.jobs import finetuning, pretraining
 from bertjax.plan import compiled, hlo
 from bertjax.training import config_faults, planned, program, schedules
-from tests import conftest
+from tests import conftest, small_runs
 
 FAST = ("smoke", "quickstart")
 # One size of each recipe, and the sizes with other widths of heads.
@@ -152,11 +152,8 @@ def of_bases(*bases):
     """The smoke recipe with windows, and phases of two steps with these rotary bases."""
     config = recipe("smoke")
     config.model.update(**ROTARY, vocab_size=50, hidden_size=16, intermediate_size=16)
-    with config.phases.unlocked():
-        for number, base in enumerate(bases, start=1):
-            config.phases[f"phase{number}"] = config_lib.phase_config()
-            config.phases[f"phase{number}"].update(num_steps=2, max_seq_length=16, rotary_base=base)
-    return config
+    config.phases.phase1.update(num_steps=2, max_seq_length=16)
+    return small_runs.set_phases(config, *({"rotary_base": base} for base in bases))
 
 
 def test_a_phase_with_rotary_bases_of_its_own_has_a_program_of_its_own():

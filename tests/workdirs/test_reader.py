@@ -10,7 +10,7 @@ import pytest
 from bertjax import config as config_lib
 from bertjax.devices import sharding
 from bertjax.workdirs import checkpoint, reader
-from tests import finetuned_workdir
+from tests import finetuned_workdir, small_runs
 
 SCORES = {2: 0.25, 4: 0.75, 6: 0.5}
 
@@ -136,10 +136,8 @@ def test_what_the_run_left_to_its_trial_is_read_as_plain_jax():
 def test_the_model_of_a_step_has_the_rotary_bases_of_its_phase():
     config = config_lib.default_config()
     config.model.update(position_embedding="rotary", window=4, global_every=2)
-    with config.phases.unlocked():
-        config.phases.phase2 = config_lib.phase_config()
-    config.phases.phase1.num_steps = config.phases.phase2.num_steps = 3
-    config.phases.phase2.rotary_base = 500.0
+    config.phases.phase1.num_steps = 3
+    small_runs.set_phases(config, {}, {"rotary_base": 500.0})
     configs = [reader.config_of({"config": config.to_dict()}, step) for step in (0, 1, 3, 4, 6)]
     models = [it.model for it in configs]
     assert [it.rotary_base for it in models] == [10_000.0] * 3 + [500.0] * 2

@@ -6,15 +6,14 @@ import pytest
 
 from bertjax import config as config_lib
 from bertjax.workdirs import checkpoint, reader, trained_positions
+from tests import small_runs
 
 
 def described(task="pretraining", lengths=(64,), steps=(10,), meta=(), **changes):
     config = config_lib.default_config()
     config.task = task
-    with config.phases.unlocked():
-        for number, (length, num_steps) in enumerate(zip(lengths, steps, strict=True), start=1):
-            config.phases[f"phase{number}"] = config_lib.phase_config()
-            config.phases[f"phase{number}"].update(max_seq_length=length, num_steps=num_steps)
+    phases = zip(lengths, steps, strict=True)
+    small_runs.set_phases(config, *({"max_seq_length": n, "num_steps": m} for n, m in phases))
     config.update_from_flattened_dict(changes)
     return types.SimpleNamespace(config=config, meta=dict(meta))
 
