@@ -5,7 +5,7 @@ import pytest
 
 from bertjax.data import records, value_pictures, value_rows
 from bertjax.interactive import pictures
-from tests import small_records, small_runs, small_values
+from tests import finetuned_workdir, small_records, small_runs, small_values
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
@@ -35,8 +35,8 @@ def test_what_is_predicted_stands_where_it_was_hidden(tmp_path, kind):
 
 
 def test_a_run_on_texts_and_records_of_texts_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="babylm-mini is not a run on values"):
-        pictures.hidden_values("babylm-mini", tmp_path)
+    with pytest.raises(ValueError, match="finetuned_table is not a run on values"):
+        pictures.hidden_values(finetuned_workdir.made("table"), tmp_path)
     small_records.write(tmp_path / "texts")
     with pytest.raises(ValueError, match="and no values: give those of"):
         value_rows.as_arrays(records.open(tmp_path / "texts"))
