@@ -1,9 +1,5 @@
 """Claims about what a push leaves on the Hub: everything in one commit, or nothing."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from bertjax.convert import __main__ as program
@@ -54,9 +50,11 @@ def commits(server, branch="main"):
     return [it["title"] for it in server.repositories[NAME]["branches"][branch]]
 
 
-def test_a_directory_goes_to_a_new_repository_as_one_commit(server, source, tmp_path):
+def test_a_directory_goes_to_a_new_repository_as_one_commit(server, source, tmp_path, caplog):
     target = tmp_path / "out"
-    program.convert(source, target, push=hub.Destination(NAME))
+    with caplog.at_level("INFO"):
+        program.convert(source, target, push=hub.Destination(NAME))
+    assert f"Pushed to {NAME}, revision main: {server.url}/{NAME}/commit/" in caplog.text
     assert commits(server) == ["initial commit", "Weights"]
     pushed = server.files(NAME, "main")
     assert pushed.pop(".gitattributes") == b""
@@ -81,19 +79,6 @@ def test_checkpoints_kept_by_words_are_revisions_named_by_their_words(server, tm
         program.convert(tmp_path / "run", tmp_path / "zero", step=0, push=push)
     with pytest.raises(ValueError, match=r"give --revision='chck_\{words\}'"):
         program.convert_all(tmp_path / "run", tmp_path / "more", push=hub.Destination(NAME))
-
-
-def test_checkpoints_are_revisions_named_by_their_step(server, run, tmp_path):
-    destination = hub.Destination(NAME, "step-{step}")
-    private = hub.Destination(NAME, "step-{step}", private=True)
-    program.convert(run, tmp_path / "out", push=private)
-    program.convert(run, tmp_path / "out", push=destination, overwrite=True)  # the branch is there
-    assert server.repositories[NAME]["private"]  # and the repository, as it is
-    branches = server.repositories[NAME]["branches"]
-    assert {*branches} == {"main", "step-0"}
-    assert commits(server) == ["initial commit"]
-    assert commits(server, "step-0") == ["initial commit", *["Weights of step 0"] * 2]
-    assert server.files(NAME, "step-0").keys() == {".gitattributes", *files_of(tmp_path / "out")}
 
 
 def refused(server, source, target, destination=None):
@@ -135,8 +120,9 @@ def test_a_branch_that_cannot_be_taken_away_again_is_told(server, source, tmp_pa
 
 
 def test_a_branch_that_was_there_stays_as_it_was(server, run, tmp_path):
-    destination = hub.Destination(NAME, "step-0")
+    destination = hub.Destination(NAME, "step-{step}", private=True)
     program.convert(run, tmp_path / "1", push=destination)
+    assert server.repositories[NAME]["private"] and commits(server) == ["initial commit"]
     server.faults["commit/"] = 500
     said = refused(server, run, tmp_path / "2", destination)
     assert "Nothing of it is there." in said
@@ -174,19 +160,3 @@ def test_the_flags_push(server, source, tmp_path):
     for flag in ("--revision=v1", "--private"):
         done = programs.run("bertjax.convert", f"--from={source}", target, "--overwrite", flag)
         assert "goes with --push_to, which is not given" in done.error
-
-
-@pytest.mark.slow
-def test_the_client_finds_server_and_token_in_the_environment(server, source, tmp_path):
-    own = {"HF_ENDPOINT": server.url, "HF_TOKEN": hub_stub.TOKEN, "HF_HOME": str(tmp_path / "home")}
-    flags = [f"--from={source}", f"--to={tmp_path / 'out'}", f"--push_to={NAME}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "bertjax.convert", *flags],
-        env=os.environ | own | {"HF_HUB_DISABLE_XET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"Pushed to {NAME}, revision main: {server.url}/{NAME}/commit/" in done.stderr
-    assert commits(server) == ["initial commit", "Weights"]

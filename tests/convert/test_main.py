@@ -64,7 +64,6 @@ def test_every_checkpoint_kept_by_words_has_a_directory_named_by_its_mark(tmp_pa
 
 
 def test_the_program_converts_and_ends_in_one_line_of_error(tmp_path):
-    """In a process of its own: test_hub.py."""
     formats.write(weights.make(), tmp_path / "hf", format="huggingface")
     target = f"--to={tmp_path / 'run'}"
     programs.succeed("bertjax.convert", f"--from={tmp_path / 'hf'}", target, "--format=bertjax")

@@ -4,12 +4,9 @@ The checkpoints are made here as the released code made its own: variables in a 
 names, saved by tf.train.Saver.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
-import pathlib
-from collections.abc import Mapping
+import shutil
 
 import ml_dtypes
 import numpy as np
@@ -40,9 +37,9 @@ POOLER_BIAS = "bert/pooler/dense/bias"
 QUERY = f"{LAYER_1}/attention/self/query/kernel"
 
 
-def released_shapes() -> dict[str, tuple[int, ...]]:
+def released_shapes():
     """The variables of run_pretraining.py, written out by hand."""
-    shapes: dict[str, tuple[int, ...]] = {
+    shapes = {
         "bert/embeddings/word_embeddings": (VOCABULARY, HIDDEN),
         "bert/embeddings/position_embeddings": (8, HIDDEN),
         "bert/embeddings/token_type_embeddings": (2, HIDDEN),
@@ -67,20 +64,20 @@ def released_shapes() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def released_variables() -> dict[str, np.ndarray]:
+def released_variables():
     rng = np.random.default_rng(0)
     shapes = released_shapes()
     return {name: rng.normal(size=shapes[name]).astype(np.float32) for name in sorted(shapes)}
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> pathlib.Path:
+def saved(tmp_path_factory):
     """A checkpoint as released; tests copy what they change."""
     directory = tmp_path_factory.mktemp("released") / "model"
     return released(directory, released_variables())
 
 
-def released(directory: pathlib.Path, variables: Mapping[str, np.ndarray]) -> pathlib.Path:
+def released(directory, variables):
     directory.mkdir()
     released_checkpoint.save(variables, directory / "bert_model.ckpt")
     fields = {name: getattr(CONFIG, name) for name in bert.RELEASED.defaults}
@@ -89,20 +86,13 @@ def released(directory: pathlib.Path, variables: Mapping[str, np.ndarray]) -> pa
     return directory
 
 
-def write_config(directory: pathlib.Path, **fields: object) -> None:
+def write_config(directory, **fields):
     path = directory / "bert_config.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(known | fields))
 
 
-def copied(directory: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    target.mkdir(parents=True)
-    for file in directory.iterdir():
-        (target / file.name).write_bytes(file.read_bytes())
-    return target
-
-
-def assert_same(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
+def assert_same(got, wanted):
     assert got.keys() == wanted.keys()
     for name in wanted:
         assert got[name].dtype == wanted[name].dtype, name
@@ -201,7 +191,7 @@ def test_half_precision_becomes_float32_and_slots_of_the_optimizer_are_unused(tm
         name: value.astype((np.float16, ml_dtypes.bfloat16)[place % 2])
         for place, (name, value) in enumerate(released_variables().items())
     }
-    slots: dict[str, np.ndarray] = {
+    slots = {
         f"{name}/{slot}": np.zeros_like(value)
         for name, value in halves.items()
         for slot in ("adam_m", "adam_v")
@@ -240,34 +230,35 @@ def test_the_casing_is_that_of_a_config_the_directorys_name_or_the_vocabulary(sa
         ("cased_L-12_H-768_A-12", ENTRIES, False),  # The name goes first.
     ):
         assert tensorflow1.is_lowercase(name, vocabulary, bert.RELEASED)[0] == lowercase
-    directory = copied(saved, tmp_path / "uncased_L-2")
+    directory = shutil.copytree(saved, tmp_path / "uncased_L-2")
     (directory / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    vocabulary = tensorflow1.read(directory).vocabulary
-    assert vocabulary is not None and vocabulary.describe()["lowercase"] is False
+    assert tensorflow1.read(directory).vocabulary.describe()["lowercase"] is False
     (directory / "vocab.txt").unlink()  # Then there are weights alone.
     assert tensorflow1.read(directory).vocabulary is None
 
 
-def truncate_data(directory: pathlib.Path) -> None:
-    data = directory / DATA
-    data.write_bytes(data.read_bytes()[:-100])
-
-
-def write_objects(directory: pathlib.Path) -> None:
+def write_objects(directory):
     tf = records.import_tensorflow()
     tf.train.Checkpoint(kernel=tf.Variable([1.0])).write(str(directory / "bert_model.ckpt"))
 
 
-def flip_a_bit(directory: pathlib.Path) -> None:
+def changed(directory, change):
+    """Puts what `change` makes of the data in its place."""
     data = directory / DATA
-    content = bytearray(data.read_bytes())
+    data.write_bytes(change(bytearray(data.read_bytes())))
+
+
+def flipped(content):
     content[len(content) // 2] ^= 1
-    data.write_bytes(content)
+    return content
 
 
 DAMAGES = [
-    (truncate_data, r"3 of \d+ variables cannot be read .*: copy bert_model.ckpt.data-\* again"),
-    (flip_a_bit, r"1 of \d+ variables cannot be read .*Checksum"),
+    (
+        lambda d: changed(d, lambda it: it[:-100]),
+        r"3 of \d+ variables cannot be read .*: copy bert_model.ckpt.data-\* again",
+    ),
+    (lambda d: changed(d, flipped), r"1 of \d+ variables cannot be read .*Checksum"),
     (lambda d: (d / INDEX).write_bytes(b"no table"), f"{INDEX} cannot be read"),
     (lambda d: (d / DATA).unlink(), f"not its data, {DATA}"),
     (lambda d: (d / "bert_config.json").unlink(), "bert_config.json is missing"),
@@ -283,7 +274,7 @@ DAMAGES = [
 
 def test_a_broken_file_is_named(saved, tmp_path):
     for number, (damage, said) in enumerate(DAMAGES):
-        directory = copied(saved, tmp_path / str(number))
+        directory = shutil.copytree(saved, tmp_path / str(number))
         damage(directory)
         with pytest.raises(ValueError, match=said):
             tensorflow1.read(directory)
@@ -309,7 +300,7 @@ def test_all_faults_are_reported_at_once(tmp_path):
         assert said in str(caught.value)
 
 
-def config_of(directory: pathlib.Path, text: str) -> EncoderConfig:
+def config_of(directory, text):
     path = epath.Path(directory) / "bert_config.json"
     path.write_text(text)
     return tensorflow1.read_configs(path, bert.FAMILY)[0]

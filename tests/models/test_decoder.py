@@ -41,23 +41,6 @@ def model_of(config, shares="embeddings", **changes):
     return small_modules.made(decoder.EncoderDecoder, config, shares=shares)
 
 
-def numpy_attention(x, states, seen, p, num_heads):
-    """`seen` is [batch, queries, keys]."""
-    size = x.shape[-1] // num_heads
-    query = of_encoder.numpy_dense(x, p["query"]) / np.sqrt(size)
-    keys, values = (of_encoder.numpy_dense(states, p[name]) for name in ("key", "value"))
-    context = np.zeros_like(x)
-    for row in range(len(x)):
-        for head in range(num_heads):
-            of_head = slice(head * size, (head + 1) * size)
-            scores = query[row][:, of_head] @ keys[row][:, of_head].T
-            scores = np.where(seen[row], scores, -np.inf)
-            weights = np.exp(scores - scores.max(-1, keepdims=True))
-            weights /= weights.sum(-1, keepdims=True)
-            context[row, :, of_head] = weights @ values[row][:, of_head]
-    return of_encoder.numpy_dense(context, p["output"])
-
-
 def numpy_logits(batch, p, config, shares):
     source = {**batch, "segment_ids": np.zeros_like(batch["input_ids"])}
     states = of_encoder.numpy_hidden_states(source, p["encoder"], config)[-1]
@@ -72,9 +55,11 @@ def numpy_logits(batch, p, config, shares):
     for number in range(config.num_hidden_layers):
         layer, cross = stack[str(number)], p["decoder"]["cross"][str(number)]
         heads = config.num_attention_heads
-        added = numpy_attention(x, x, left & (mask[:, None] != 0), layer["attention"], heads)
+        added = of_encoder.numpy_attention(
+            x, x, left & (mask[:, None] != 0), layer["attention"], heads
+        )
         x = of_encoder.numpy_layer_norm(x + added, layer["attention_norm"])
-        added = numpy_attention(
+        added = of_encoder.numpy_attention(
             x, states, np.repeat(of_source, len(left[0]), 1), cross["attention"], heads
         )
         x = of_encoder.numpy_layer_norm(x + added, cross["norm"])

@@ -29,24 +29,26 @@ def numpy_gelu(x):
     return x * 0.5 * (1 + scipy.special.erf(x / np.sqrt(2)))
 
 
-def numpy_attention(x, mask, p, num_heads):
-    batch, length, hidden = x.shape
-    size = hidden // num_heads
+def numpy_attention(x, states, seen, p, num_heads):
+    """`seen` is [batch, queries, keys]."""
+    size = x.shape[-1] // num_heads
+    query = numpy_dense(x, p["query"]) / np.sqrt(size)
+    keys, values = (numpy_dense(states, p[name]) for name in ("key", "value"))
     context = np.zeros_like(x)
-    for row in range(batch):
+    for row in range(len(x)):
         for head in range(num_heads):
-            columns = slice(head * size, (head + 1) * size)
-            q, k, v = (numpy_dense(x[row], p[n])[:, columns] for n in ("query", "key", "value"))
-            scores = q @ k.T / np.sqrt(size)
-            scores[:, mask[row] == 0] = -np.inf
+            of_head = slice(head * size, (head + 1) * size)
+            scores = query[row][:, of_head] @ keys[row][:, of_head].T
+            scores = np.where(seen[row], scores, -np.inf)
             weights = np.exp(scores - scores.max(-1, keepdims=True))
-            context[row, :, columns] = weights / weights.sum(-1, keepdims=True) @ v
+            weights /= weights.sum(-1, keepdims=True)
+            context[row, :, of_head] = weights @ values[row][:, of_head]
     return numpy_dense(context, p["output"])
 
 
 def numpy_hidden_states(batch, p, config):
     ids, mask, segments = (np.asarray(batch[n]) for n in ("input_ids", "input_mask", "segment_ids"))
-    tables = p["embeddings"]
+    tables, seen = p["embeddings"], np.repeat(mask[:, None] != 0, ids.shape[1], axis=1)
     x = tables["word"]["embedding"][ids] + tables["segment"]["embedding"][segments]
     x = x + tables["position"]["embedding"][: ids.shape[1]]
     if "language" in tables:
@@ -56,7 +58,7 @@ def numpy_hidden_states(batch, p, config):
     for index in range(config.num_hidden_layers):
         layer = p["layers"][str(index)]
         x = states[-1]
-        attended = numpy_attention(x, mask, layer["attention"], config.num_attention_heads)
+        attended = numpy_attention(x, x, seen, layer["attention"], config.num_attention_heads)
         x = numpy_layer_norm(x + attended, layer["attention_norm"])
         fed = numpy_dense(numpy_gelu(numpy_dense(x, layer["intermediate"])), layer["output"])
         states.append(numpy_layer_norm(x + fed, layer["output_norm"]))

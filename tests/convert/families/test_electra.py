@@ -11,7 +11,7 @@ from etils import epath
 
 from bertjax import encode, evaluate, fill_mask, inference
 from bertjax.convert import __main__ as program
-from bertjax.convert import formats, heads, huggingface_config, pretrained, workdir
+from bertjax.convert import formats, huggingface_config, workdir
 from bertjax.convert.families import electra
 from bertjax.inference import likelihood
 from bertjax.models import embedding_sharing, parameters
@@ -36,27 +36,15 @@ GENERATOR = dataclasses.replace(
 
 def make(sharing="shared"):
     """Random weights of both, whole."""
-    rng = np.random.default_rng(0)
-    generator = dataclasses.replace(GENERATOR, embedding_size=0)
-    generator = GENERATOR if sharing == "shared" else generator
-    made = weights.make("masked_lm")
-    params = {
-        path: rng.normal(0, 0.2, shape).astype(np.float32)
-        for path, shape in pretrained.shapes(SIZES, generator=generator).items()
-        if heads.belongs(path, "replaced_tokens")
-    }
+    generator = GENERATOR
+    if sharing == "separate":
+        generator = dataclasses.replace(GENERATOR, embedding_size=0)
+    made = weights.make("replaced_tokens", config=SIZES, generator=generator)
+    params = dict(made.params)
     if sharing == "shared":
-        for name in embedding_sharing.SHARED:
-            for path in [path for path in params if path.startswith(f"encoder.embeddings.{name}.")]:
-                params[f"generator.{path}"] = params[path]
-    return dataclasses.replace(
-        *(made,),
-        config=SIZES,
-        params=params,
-        head="replaced_tokens",
-        generator=generator,
-        model_type="electra",
-    )
+        shared = tuple(f"encoder.embeddings.{name}." for name in embedding_sharing.SHARED)
+        params |= {f"generator.{path}": a for path, a in params.items() if path.startswith(shared)}
+    return dataclasses.replace(made, params=params, model_type="electra")
 
 
 def of_generator(made):
