@@ -37,10 +37,6 @@ def test_a_file_has_a_header_and_a_label_for_each_row():
     assert lines[:4] == ["index\tprediction", "0\tentailment", "1\tnot_entailment", "2\tentailment"]
     assert lines[-2:] == ["2999\tnot_entailment", ""]
     assert len(lines) == 3002
-    content = glue_submission.prediction_file("CoLA.tsv", [1] * 1063)
-    assert content.split("\n")[1] == "0\t1"
-    content = glue_submission.prediction_file("AX.tsv", [2] * 1104)
-    assert content.split("\n")[1] == "0\tneutral"
     # Scores of STS-B are brought between 0 and 5.
     scores = np.full(1379, 2.34567, np.float32)
     scores[:2] = -0.3, 5.2

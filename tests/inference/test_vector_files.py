@@ -180,32 +180,20 @@ def test_two_runs_at_once_are_refused(model, texts, tmp_path):
 
 
 def test_what_cannot_be_written_is_refused(model, texts, tmp_path):
-    (tmp_path / "v").mkdir()
-    (tmp_path / "v" / "letters.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds letters.txt, and no vectors"):
-        write(model, texts, tmp_path / "v")
-    assert contents(tmp_path / "v") == {"letters.txt": b"mine"}
-    for name in ("manifest.json", "chapter.draft", "owner.json"):
+    for name in ("letters.txt", "manifest.json", "chapter.draft", "owner.json"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_text('{"of": "others"}')
         with pytest.raises(ValueError, match=f"holds {name}, and no vectors"):
             write(model, texts, tmp_path / name)
         assert contents(tmp_path / name) == {name: b'{"of": "others"}'}
-    with pytest.raises(ValueError, match="is a file; give a directory"):
-        write(model, texts, tmp_path / "v" / "letters.txt")
-    with pytest.raises(ValueError, match="there are no texts"):
-        write(model, [], tmp_path / "empty")
-    with pytest.raises(ValueError, match="pooling is 'none'"):
-        write(model, ["w1"], tmp_path / "w", choose={"pooling": "none"})
-    with pytest.raises(ValueError, match="format is 'csv'; known are npy, parquet"):
-        write(model, ["w1"], tmp_path / "w", format="csv")
-    write(model, texts, tmp_path / "damaged")
-    manifest = tmp_path / "damaged" / "manifest.json"
-    fields = json.loads(manifest.read_text())
-    for wrong in ({**fields, "version": 99}, {"version": vector_files.VERSION}):
-        manifest.write_text(json.dumps(wrong))
-        with pytest.raises(ValueError, match="manifest.json is"):
-            write(model, texts, tmp_path / "damaged")
+    for directory, given, how, fault in (
+        ("letters.txt/letters.txt", texts, {}, "is a file; give a directory"),
+        ("v", [], {}, "there are no texts"),
+        ("v", ["w1"], {"choose": {"pooling": "none"}}, "pooling is 'none'"),
+        ("v", ["w1"], {"format": "csv"}, "format is 'csv'; known are npy, parquet"),
+    ):
+        with pytest.raises(ValueError, match=fault):
+            write(model, given, tmp_path / directory, **how)
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
@@ -225,14 +213,16 @@ def test_what_a_manifest_lists_is_compared_before_it_is_believed(
         (tmp_path / "v" / name).write_bytes(before[name])
     fields = json.loads(before["manifest.json"])
     shard, file = fields["shards"][0], fields["shards"][0]["files"][0]
-    for wrong in (
+    changes = (
         {"shards": [{**shard, "files": [{**file, "name": "../a.npy"}]}]},
         {"shards": [{**shard, "dtype": "float16"}]},
         {"shards": [{**shard, "rows": "7"}]},
         *({"shards": 3}, {"is_complete": "yes"}, {"identity": []}, {"num_cut": None}),
-    ):
-        (tmp_path / "v" / "manifest.json").write_text(json.dumps({**fields, **wrong}))
-        with pytest.raises(ValueError, match="is not a manifest of vectors"):
+        {"version": 99},
+    )
+    for wrong in (*({**fields, **change} for change in changes), {"version": vector_files.VERSION}):
+        (tmp_path / "v" / "manifest.json").write_text(json.dumps(wrong))
+        with pytest.raises(ValueError, match=r"manifest\.json is"):
             write(model, texts, tmp_path / "v")
 
 
