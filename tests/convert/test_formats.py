@@ -3,11 +3,9 @@
 import dataclasses
 
 import pytest
-from etils import epath
 
 from bertjax.convert import formats, huggingface_read
 from bertjax.convert.families import bert
-from bertjax.files import directories
 from bertjax.workdirs import checkpoint_storage as storage
 from tests.convert import weights
 
@@ -61,7 +59,8 @@ def test_a_file_its_directory_and_a_prefix_are_recognized_and_all_else_is_named(
         formats.recognize(tmp_path / "notes.txt")
 
 
-def test_weights_are_replaced_only_when_asked_and_other_things_never(tmp_path):
+def test_weights_are_replaced_only_when_asked(tmp_path):
+    """Other directories are never replaced: tests/files/test_output.py."""
     out = tmp_path / "out"
     formats.write(weights.make(), out, format="bertjax")
     other = weights.make(seed=1)
@@ -77,17 +76,6 @@ def test_weights_are_replaced_only_when_asked_and_other_things_never(tmp_path):
     formats.write(other, tmp_path / "link", format="bertjax", overwrite=True)
     weights.assert_equal(formats.read(out), other)
     assert (tmp_path / "link").is_symlink()
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(ValueError, match="holds link, out, thesis.tex, and no weights"):
-        formats.write(other, tmp_path, format="bertjax", overwrite=True)
-    assert (tmp_path / "thesis.tex").exists()
-    # A download, and a workdir with the states of its optimizer.
-    (out / directories.MARKER).unlink()
-    directories.mark(tmp_path / "run", "run")
-    for target in (out, tmp_path / "run"):
-        with pytest.raises(ValueError, match="and no weights|not of weights"):
-            formats.write(other, target, format="bertjax", overwrite=True)
-    weights.assert_equal(formats.read(out), other)
 
 
 def test_of_two_writers_at_once_the_second_is_refused(tmp_path, monkeypatch):
@@ -101,38 +89,6 @@ def test_of_two_writers_at_once_the_second_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="out exists; give another --to"):
         formats.write(weights.make(seed=1), tmp_path / "out", format="huggingface")
     weights.assert_equal(formats.read(tmp_path / "out"), first)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-@pytest.mark.parametrize("action", ["rename", "rmtree"])
-@pytest.mark.parametrize("count", [0, 1])
-def test_stopped_anywhere_the_old_or_the_new_weights_are_there(
-    tmp_path, monkeypatch, action, count
-):
-    old, new = weights.make(), weights.make(seed=1)
-    formats.write(old, tmp_path / "out", format="bertjax")
-    kind = type(epath.Path(tmp_path))
-    real, calls = getattr(kind, action), []
-
-    def stopped(path, *arguments, **options):
-        if "bertjax_old" in f"{path}{arguments}" or path.name == "content":
-            calls.append(path)
-            if len(calls) > count:
-                raise KeyboardInterrupt
-        return real(path, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(kind, action, stopped)
-        try:
-            formats.write(new, tmp_path / "out", format="huggingface", overwrite=True)
-            assert action == "rmtree" and count == 1  # there is one removal and two renames
-        except KeyboardInterrupt:
-            pass
-    with pytest.raises(ValueError, match="exists; give"):  # and what was aside is put back
-        formats.write(new, tmp_path / "out", format="huggingface")
-    found = formats.read(tmp_path / "out")
-    weights.assert_equal(found, new if action == "rmtree" else old)
-    formats.write(new, tmp_path / "out", format="bertjax", overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
