@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bertjax.data import record_files, records
 from data_pipelines import build
-from data_pipelines.building.options import Options
 from data_pipelines.documents import sources
 from tests import small_records
+from tests.data_pipelines import conftest, decoded
 
 PAIRS = [(f"w{n} w{n + 1} w{n + 2}", f"w{n + 20} w{n + 21}") for n in range(30)]
 
@@ -36,19 +35,9 @@ def corpus(tmp_path, monkeypatch):
 
 
 def built(text, output="records", **changes):
-    chosen = {"vocabulary": "vocabulary", "pair_objective": "none", "mask": "none"}
-    sizes = {"max_seq_length": 16, "dupe_factor": 2, "num_shards": 1, "num_workers": 1}
-    return build.build(Options(input=text, output=output, **chosen | sizes | changes))
-
-
-def rows(directory):
-    manifest = records.Manifest.load(directory)
-    parsed = [
-        records.parse_batch(batch, manifest)
-        for path in records.open(directory).shard_paths
-        for batch in record_files.serialized(path).batch(1000)
-    ]
-    return {name: np.concatenate([it[name] for it in parsed]) for name in parsed[0]}
+    chosen = {"pair_objective": "none", "mask": "none", "max_seq_length": 16, "dupe_factor": 2}
+    changes = chosen | {"num_shards": 1} | changes
+    return build.build(conftest.options(text, "vocabulary", output, **changes))
 
 
 def texts(batch, row):
@@ -77,7 +66,7 @@ def test_a_row_is_a_text_and_its_translation_from_any_kind_of_file(corpus, text)
         (corpus / "both.tsv").unlink()
     manifest = built(text)
     assert list(manifest.languages) == ["en+fr"] and manifest.languages["en+fr"]["documents"] == 30
-    batch = rows(corpus / "records")
+    batch = decoded.read(corpus / "records")
     found = [texts(batch, row) for row in range(len(batch["input_ids"]))]
     assert len(found) == 60  # each in both passes
     assert set(found) == set(PAIRS)
@@ -96,9 +85,9 @@ def test_names_with_the_mark_are_files_where_they_are_there(corpus):
 def test_translations_are_one_more_part_of_a_mixture(corpus):
     manifest = built("de.txt=de,both.tsv=en+fr", packing="best_fit", max_seq_length=32)
     assert list(manifest.languages) == ["de", "en+fr"] and manifest.pair_objective == "none"
-    batch = rows(corpus / "records" / "en+fr")
+    batch = decoded.read(corpus / "records" / "en+fr")
     assert batch["sequence_ids"].max() > 1
-    assert not rows(corpus / "records" / "de")["segment_ids"].any()
+    assert not decoded.read(corpus / "records" / "de")["segment_ids"].any()
     for row in range(3):
         first = batch["sequence_ids"][row] == 1
         one = {name: values[row : row + 1, first] for name, values in batch.items()}

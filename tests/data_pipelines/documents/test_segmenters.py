@@ -12,7 +12,7 @@ from bertjax.data import records, streams
 from bertjax.jobs import pretraining_data
 from bertjax.tokenization import tokenizer
 from data_pipelines import build, train_vocabulary
-from data_pipelines.building.options import Options, checked
+from data_pipelines.building import options
 from data_pipelines.documents import segmenters
 from data_pipelines.reports import report
 from tests.data_pipelines import conftest, decoded
@@ -42,9 +42,8 @@ def test_words_are_those_of_each_library():
 def test_a_package_that_is_missing_is_an_error(monkeypatch):
     segmenters.segmenter.cache_clear()
     monkeypatch.setitem(sys.modules, "icu4py.breakers", None)
-    options = Options(input="a", vocabulary="b", output="c", segmenter="icu")
     with pytest.raises(ValueError, match=r"needs icu4py.*pip install 'bertjax\[icu\]'"):
-        checked(options)
+        options.checked(conftest.options("a", "b", "c", segmenter="icu"))
 
 
 def test_no_file_of_others_decides_the_words(monkeypatch, tmp_path):
@@ -108,15 +107,15 @@ def halves(record_set, batches) -> tuple[int, float]:
     ("mask", "packing"), [("whole_word", "doc_sentences"), ("none", "best_fit")]
 )
 def test_words_are_masked_whole_where_they_are_stored(corpus, mask, packing):
-    options = config_lib.default_config().pretraining
-    options.masking, options.mask_strategy = "dynamic", "whole_word"
+    chosen = config_lib.default_config().pretraining
+    chosen.masking, chosen.mask_strategy = "dynamic", "whole_word"
     rows = []
     for segmenter in ("firsts", segmenters.BY_VOCABULARY):
         record_set = built(corpus, mask=mask, packing=packing, segmenter=segmenter)
         rows.append(decoded.restored(decoded.read(record_set.directory)))
         is_stored = segmenter == "firsts"
         assert (records.WORDS_FEATURE in record_set.manifest.features) == is_stored
-        draw = pretraining_data.draw_masks(record_set, options)
+        draw = pretraining_data.draw_masks(record_set, chosen)
         batches = streams.evaluation_batches(record_set, batch_size=16, draw_masks=draw)
         in_part, share = halves(record_set, batches)
         assert (in_part == 0) == is_stored
@@ -130,12 +129,12 @@ def test_words_are_masked_whole_where_they_are_stored(corpus, mask, packing):
 def test_no_piece_of_a_vocabulary_reaches_over_the_end_of_a_word(corpus, model_type):
     trained = {}
     for segmenter in ("none", "firsts"):
-        options = train_vocabulary.Options(
+        chosen = train_vocabulary.Options(
             **{"input": str(corpus / "zh.txt"), "output": str(corpus / model_type / segmenter)},
             **{"kind": "sentencepiece", "model_type": model_type, "size": 120},
             segmenter=segmenter,
         )
-        trained[segmenter], _, _ = train_vocabulary.train_vocabulary(options)
+        trained[segmenter], _, _ = train_vocabulary.train_vocabulary(chosen)
 
     def crossing(name):
         pieces = (piece.removeprefix("▁") for piece in trained[name].vocabulary)

@@ -8,9 +8,9 @@ import pytest
 from bertjax.data import records
 from bertjax.tokenization import tokenizer
 from data_pipelines import build, train_vocabulary
-from data_pipelines.building import options
 from data_pipelines.documents import sources
 from data_pipelines.formats import fasta
+from tests.data_pipelines import conftest
 
 PROTEINS = ">sp|P1 first\nMKTAYI\nAKQR\n\n>P2\nACD EF*\n; a comment\n>P3\n"
 READS = "@r1 lane 1\nACGT\n+r1\n@@II\n@r2\nNNA\n+\nIII\n"
@@ -78,20 +78,12 @@ def test_proteins_become_records_of_whole_sequences_in_packed_rows(tmp_path):
     (tmp_path / "a.fasta").write_text(
         "".join(f">p{n}\n{'MKTAYIAKQRQISFVKSHFS'[: 5 + n % 15]}\n" for n in range(60))
     )
-    train_vocabulary.train_vocabulary(
-        train_vocabulary.Options(
-            input=str(tmp_path / "a.fasta"), output=str(tmp_path / "v"),
-            kind="letters", alphabet="esm2",
-        )
-    )  # fmt: skip
-    build.build(
-        options.Options(
-            input=str(tmp_path / "a.fasta"), vocabulary=str(tmp_path / "v"),
-            output=str(tmp_path / "r"), max_seq_length=64, num_shards=1, num_workers=1,
-            pair_objective="none", packing="best_fit", mask="none", short_seq_prob=0.0,
-            dupe_factor=1,
-        )
-    )  # fmt: skip
+    letters = {"kind": "letters", "alphabet": "esm2"}
+    text, vocabulary = str(tmp_path / "a.fasta"), str(tmp_path / "v")
+    train_vocabulary.train_vocabulary(train_vocabulary.Options(text, vocabulary, **letters))
+    sizes = {"max_seq_length": 64, "num_shards": 1, "short_seq_prob": 0.0}
+    rows = {"pair_objective": "none", "packing": "best_fit", "mask": "none"}
+    build.build(conftest.options(text, vocabulary, tmp_path / "r", **sizes, **rows))
     record_set = records.open(tmp_path / "r")
     known = tokenizer.load(record_set.directory)
     assert record_set.manifest.is_packed and record_set.manifest.tokenizer["vocab_size"] == 33
