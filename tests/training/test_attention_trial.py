@@ -26,6 +26,9 @@ def job_of(**changes):
     return jobs.JOBS[config.task].abstract(config)
 
 
+ROTARY = {"position_embedding": "rotary", "rotary_base": 1e4}
+
+
 @pytest.fixture
 def mesh():
     return sharding.make_mesh(jax.devices()[:1], data=1, tensor=1)
@@ -54,11 +57,9 @@ def test_the_trial_runs_on_rows_and_heads_of_all_devices(kernels):
 
 def test_the_trial_turns_queries_and_keys_as_the_layers_do(kernels, mesh, monkeypatch, caplog):
     """A kernel that leaves rotary positions out is found."""
-    rotating = job_of(position_embedding="rotary", rotary_base=1e4)
-    assert attention_trial.agrees(rotating, mesh)
     right = pallas_attention.context
     kernels(lambda *x, rotary_base, **options: right(*x, rotary_base=None, **options))
-    assert not attention_trial.agrees(rotating, mesh)
+    assert not attention_trial.agrees(job_of(**ROTARY), mesh)
     assert "is off by" in caplog.text
 
 
@@ -98,7 +99,7 @@ def test_both_kinds_of_rows_of_a_hybrid_run_are_tried():
 
 
 def test_kernels_that_compute_the_same_are_taken_on_rows_of_each_order(mesh, kernels, caplog):
-    job = job_of()
+    job = job_of(**ROTARY)
     job = dataclasses.replace(job, task=mixed_rows.PrefixRows(job.task.encoder))
     readings = [rows.reading for rows in attention_trial._all_rows(job, "tpu")]
     assert readings == ["whole", "whole", "order", "order"]
