@@ -46,8 +46,7 @@ SCENARIOS = [
     # Taken away, which a host may tell by another code; saved, and still there; an error.
     (QUEUE, {"trainings": ["75 1 taken", "0"]}, 0, "was taken away", {MADE: 2}),
     (DEMAND, {"trainings": ["1 1 taken", "0"]}, 0, "was taken away", {MADE: 2}),
-    (QUEUE, {"trainings": ["75 75", "0"]}, 0, "", {MADE: 1, START: 2}),
-    (QUEUE, {"trainings": ["134 75", "0"]}, 0, "", {MADE: 1, START: 2}),
+    (QUEUE, {"trainings": ["75 75", "134 75", "0"]}, 0, "", {MADE: 1, START: 3}),
     (QUEUE, {"trainings": ["1 0"]}, 1, AGAIN, {START: 1}),
     (QUEUE, {"trainings": ["0 130"]}, 130, AGAIN, {START: 1}),
     # No machine.
@@ -58,16 +57,14 @@ SCENARIOS = [
              "trainings": ["0"]}, 0, "", {MADE: 2, START: 1}),
     (DEMAND, {"queue": ["SUSPENDED"]}, 69, "use launch/queued_resource.sh", {MADE: 0}),
     # A set-up that fails, half a slice, a broken connection, a question that fails.
-    (QUEUE, {"fails_setup": ["1", "1"], "trainings": ["0"]}, 0, "", {MADE: 1}),
+    (QUEUE, {"fails_setup": ["1", "1"], "fails_list": ["1", "1"], "fails_follow": ["255", "255"],
+             "fails_delete": ["1"], "trainings": ["0"]}, 0, "",
+     {MADE: 1, START: 1, "host.sh follow": 3}),
     (QUEUE, {"fails_setup": ["4"] * 3}, 4, "the set-up of bert failed with code 4", {START: 0}),
     (QUEUE, {"fails_scp": ["255"] * 3, "trainings": ["0"]}, 0,
      "does not answer; asking for another", {MADE: 2}),
     (QUEUE, {"fails_scp": ["255"] * 9}, 69, "3 times a host of bert did not answer", {}),
-    (QUEUE, {"fails_follow": ["255", "255"], "trainings": ["0"]}, 0, "",
-     {START: 1, "host.sh follow": 3}),
-    (QUEUE, {"fails_list": ["1", "1"], "trainings": ["0"]}, 0, "", {MADE: 1}),
     # A deletion that fails, or is not asked for.
-    (QUEUE, {"fails_delete": ["1"], "trainings": ["0"]}, 0, "", {}),
     (DEMAND, {"fails_delete": ["1"], "trainings": ["0"]}, 0, "", {}),
     (QUEUE, {"fails_delete": ["1"] * 3, "trainings": ["0"]}, 69,
      "MAY STILL BE UP, AND COSTING: bert. Delete it: gcloud compute tpus", {}),
@@ -79,14 +76,13 @@ SCENARIOS = [
     (GKE, {"states": ["Failed"]}, 1, AGAIN, {}),
     (GKE, {"SLICES": 2, "fails_create": ["0", "1"]}, 69, "bert-1 was not made",
      {"kubectl apply": 0}),
-    (GKE, {"fails_logs": ["1", "0", "1", "1"], "fails_get": ["0", "1"], "states": ["", *DONE]}, 0,
-     "", {"kubectl apply": 1}),
+    (GKE, {"fails_logs": ["1", "0", "1", "1"], "fails_get": ["0", "1"], "fails_list": ["0", "1"],
+           "states": ["", *DONE]}, 0, "", {"kubectl apply": 1}),
     (GKE, {"applied_to": ["other"]}, 69, "somebody deleted the JobSet bert", {}),
     (GKE, {"fails_apply": ["1"]}, 1, "", {MADE: 1}),
     (GKE, {"fails_delete": ["1"] * 3, "states": DONE}, 69,
      "STILL BE UP, AND COSTING: the nodes of bert. Delete it: gcloud container node-pools delete "
      "bert-0 --cluster=mine", {}),
-    (GKE, {"fails_list": ["0", "1"], "states": DONE}, 0, "", {}),
     (GKE, {"pools/bert-0": [], "states": DONE}, 0, "", {MADE: 0}),
     # Slurm.
     (SLURM, {"trainings": ["0"]}, 0, "job 7: COMPLETED",
