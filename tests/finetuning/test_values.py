@@ -1,22 +1,18 @@
 """Finetuning on values: what is learnt, scored and predicted, from records with labels."""
 
-import json
-
 import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
 
 from bertjax import config as config_lib
-from bertjax import jobs, train
+from bertjax import train
 from bertjax.data import records, value_rows
 from bertjax.finetuning import feature_sets, values
-from bertjax.models import parameters
 from bertjax.scores import classification as scores
-from bertjax.training import program
 from bertjax.workdirs import checkpoint, scalars
 from data_pipelines import build_images, build_series, build_tables
-from tests import small_modules
+from tests import small_runs
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
@@ -45,14 +41,7 @@ def untrained(directory, workdir, **model):
     length = records.Manifest.load(directory).max_seq_length
     config.model.max_position_embeddings = max(length, 2)
     config.phases.phase1.update(num_steps=3, max_seq_length=length)
-    job = jobs.JOBS["pretraining"].open(program.resolve(config, "cpu"))
-    _, params = parameters.split(small_modules.made(job.task.init))
-    meta = {
-        **{"config": json.loads(json.dumps(job.config.to_dict())), "skipped": {}, "versions": {}},
-        "identity": {"manifests": {}, "tokenizer_sha256": None},
-    }
-    with checkpoint.Checkpointer(workdir, checkpoint.RetentionOptions()) as checkpointer:
-        checkpointer.save_params(params, meta)
+    small_runs.untrained(config, workdir)
     return str(workdir)
 
 
