@@ -235,27 +235,6 @@ def test_low_rank_training_changes_factors_and_head_and_keeps_no_more_moments(tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changes", "found"),
-    [
-        ({"checkpoint.save_every_steps": 1, "evaluation.every_steps": 1}, [0.2, 0.9, 0.3, 0.1]),
-        ({"evaluation.every_steps": 0}, [0.9, 0.1]),  # every epoch, and it is saved
-    ],
-)
-def test_the_checkpoint_with_the_highest_score_stays(tmp_path, source, monkeypatch, changes, found):
-    config = make_config(tmp_path, source, **{"checkpoint.keep_best": 1}, **changes)
-    scores = iter(found)
-    monkeypatch.setattr(
-        texts.GlueScorer, "scores", lambda self, name, outputs: {"accuracy": next(scores)}
-    )
-    # The baseline of the most frequent label calls `scores` as well.
-    monkeypatch.setattr(evaluation, "majority_baseline", lambda job, name: "")
-    train.train(config, tmp_path / "run")
-    steps = sorted(int(path.name) for path in (tmp_path / "run" / checkpoint.DIRECTORY).iterdir())
-    assert steps == [2, 4]
-
-
-@pytest.mark.slow
 def test_a_finetuned_model_is_scored_on_labelled_files_as_it_was_in_training(finished):
     config, root = finished
     lines = scalars.read(root / "run" / scalars.FILE)
