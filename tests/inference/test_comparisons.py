@@ -1,6 +1,7 @@
-"""Claims about what counts where texts are compared, by a scorer of loops from the description."""
+"""Claims about the tokens that count in the score of a text, by a scorer of plain loops."""
 
 import dataclasses
+import itertools
 import json
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertjax import evaluate, inference
-from bertjax.data import minimal_pairs
+from bertjax.data import minimal_pairs, sentence_rows
 from bertjax.data.minimal_pairs import Continuation
 from bertjax.inference import likelihood
 from bertjax.models import parameters
@@ -62,7 +63,7 @@ def sum_of(model):
         mask = (jnp.arange(LENGTH) < len(ids)).astype(jnp.int32)[None]
         return np.asarray(all_logits(padded, mask), np.float64)[0]
 
-    def scored(context, text):
+    def scored(context, text, masking="token"):
         ids, starts, ends = known.encode_with_offsets(context + text)
         tokens = [known.cls_id, *ids, known.sep_id]
         spans = [(0, 0), *zip(starts, ends, strict=True), (0, 0)]
@@ -71,6 +72,10 @@ def sum_of(model):
             if end <= len(context):
                 continue
             hidden = [*tokens[:place], known.mask_id, *tokens[place + 1 :]]
+            if masking == "word_to_right":
+                rest = range(place + 1, len(tokens))
+                for other in itertools.takewhile(lambda at: known.continues_word[tokens[at]], rest):
+                    hidden[other] = known.mask_id
             logits = logits_of(hidden if hides else tokens)[place - shift]
             total += logits[tokens[place]] - np.log(np.exp(logits - logits.max()).sum())
             total -= logits.max()
@@ -93,12 +98,20 @@ CASES = [
 
 def test_the_tokens_of_a_continuation_count_and_no_special_ones(model, sum_of):
     texts = [Continuation(context, text) for context, text, _ in CASES]
-    found = list(likelihood.scores(model, texts, batch_size=8))
-    assert [score.num_tokens for score in found] == [len(tokens) for *_, tokens in CASES]
-    for text, score in zip(texts, found, strict=True):
-        assert score.log_likelihood == pytest.approx(sum_of(*text), rel=1e-5, abs=1e-5), text
+    wanted = [tokens for *_, tokens in CASES]
+    found = {}
+    for masking in sentence_rows.MASKINGS if "mlm_head" in model.params else ["token"]:
+        found[masking] = list(likelihood.scores(model, texts, masking=masking, batch_size=8))
+        for text, tokens, score in zip(texts, wanted, found[masking], strict=True):
+            assert score.num_tokens == len(tokens)
+            sums = pytest.approx(sum_of(*text, masking), rel=1e-5, abs=1e-5)
+            assert score.log_likelihood == sums, text
+    # The rest of a word is hidden with its pieces, where there are some.
+    if len(found) > 1:
+        for tokens, by_tokens, by_words in zip(wanted, *found.values(), strict=True):
+            assert (by_tokens != by_words) == ("##b" in tokens)
     (alone,) = likelihood.scores(model, [CASES[0][1]], batch_size=8)
-    assert alone == found[0]
+    assert alone == found["token"][0]
 
 
 @pytest.mark.parametrize("add_prefix_space", [False, True])

@@ -1,7 +1,6 @@
 """Claims about how likely a text is held to be: every token masked once, whatever stands around."""
 
 import dataclasses
-import itertools
 import json
 import lzma
 
@@ -49,52 +48,6 @@ def workdir(tmp_path_factory, one_device):
 @pytest.fixture(scope="module")
 def model(workdir):
     return inference.load(workdir)
-
-
-def masked_rows(ids, continues, masking, mask_id):
-    """By the definitions: which tokens are hidden when each is asked for."""
-    for place in range(len(ids)):
-        hidden = [place]
-        if masking == "word_to_right":
-            rest = range(place + 1, len(ids))
-            hidden += itertools.takewhile(lambda other: continues[ids[other]], rest)
-        yield [mask_id if other in hidden else token for other, token in enumerate(ids)]
-
-
-@pytest.fixture(scope="module")
-def logits_of(model):
-    """Compiled once, for the longest text."""
-    module = model.module()
-    return jax.jit(lambda batch, places: module.mlm_logits(module.encoder(batch), places))
-
-
-def by_definition(model, logits_of, text, masking):
-    """The sum in float64, of all tokens of a text in one batch."""
-    known = model.vocabulary
-    ids = known.encode(text)
-    rows = np.zeros((36, 40), np.int32)
-    for place, row in enumerate(masked_rows(ids, known.continues_word, masking, known.mask_id)):
-        rows[place, : len(ids) + 2] = [known.cls_id, *row, known.sep_id]
-    named = {"input_ids": rows, "input_mask": rows != 0, "segment_ids": rows * 0}
-    batch = {name: jnp.asarray(values, jnp.int32) for name, values in named.items()}
-    places = jnp.arange(1, 37)[:, None]
-    logits = np.asarray(logits_of(batch, places), np.float64)[:, 0]
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    chances = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return chances[np.arange(len(ids)), ids].sum()
-
-
-def test_a_score_is_the_sum_over_tokens_each_masked_once(model, logits_of):
-    scores = {}
-    for masking in sentence_rows.MASKINGS:
-        scores[masking] = list(likelihood.scores(model, TEXTS, masking=masking, batch_size=16))
-        for text, score in zip(TEXTS, scores[masking], strict=True):
-            assert score.num_tokens == len(model.vocabulary.encode(text))
-            wanted = by_definition(model, logits_of, text, masking)
-            assert score.log_likelihood == pytest.approx(wanted, rel=1e-5, abs=1e-5), text
-    # The rest of a word is hidden with its pieces, where there are some.
-    for text, of_tokens, of_words in zip(TEXTS, *scores.values(), strict=True):
-        assert (of_tokens != of_words) == ("a" in text)
 
 
 def test_a_piece_at_the_start_of_a_text_begins_a_word():
