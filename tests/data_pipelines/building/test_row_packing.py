@@ -54,12 +54,6 @@ def test_windows_are_packed_one_by_one_in_an_order_of_the_seed(monkeypatch):
     assert sorted(map(tuple, rows(2))) == sorted(map(tuple, found))
 
 
-def test_short_documents_fill_rows():
-    lengths = np.random.default_rng(0).integers(10, 150, 20_000)
-    rows = list(row_packing.rows(lengths, 512, 32, np.random.default_rng(0)))
-    assert lengths.sum() / (512 * len(rows)) > 0.99
-
-
 def test_an_example_longer_than_a_row_is_refused():
     with pytest.raises(ValueError, match="an example has 33 tokens; a row holds 32"):
         row_packing.best_fit(np.array([5, 33]), 32, 4)
