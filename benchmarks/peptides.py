@@ -61,11 +61,6 @@ def described(sequences: Sequence[str]) -> np.ndarray:
     return np.concatenate([of_all.descriptor, of_scale.descriptor], axis=1)
 
 
-def encoded(run: str, sequences: Sequence[str]) -> np.ndarray:
-    """Returns the mean of the last layer's states of each peptide."""
-    return bertjax.load(run).encode([*sequences], pooling="mean")["features"]
-
-
 def scores(features: np.ndarray, labels: np.ndarray, seed: int) -> tuple[float, float]:
     """Returns accuracy and area under the ROC curve of the held-out peptides, in percent."""
     train, held_out = model_selection.train_test_split(
@@ -90,7 +85,9 @@ def main(argv: Sequence[str]) -> None:
     sequences, labels = read(_PEPTIDES.value)
     print(f"{len(sequences):,} peptides, {labels.mean():.1%} antimicrobial")
     features = {"counts of letters": counts(sequences), "modlamp": described(sequences)}
-    features |= {run: encoded(run, sequences) for run in _ENCODERS.value}
+    for run in _ENCODERS.value:
+        states = bertjax.load(run).encode([*sequences], pooling="mean")  # of the last layer
+        features[run] = states["features"]
     if _ENCODERS.value:
         last = features[_ENCODERS.value[-1]]
         features["modlamp and the last encoder"] = np.concatenate(

@@ -13,10 +13,10 @@ optimizer and updates are those of the commands in benchmarks/README.md, which t
 from __future__ import annotations
 
 import json
-import lzma
 import pathlib
 import random
 
+import aligned
 import numpy as np
 import torch
 import transformers
@@ -37,28 +37,28 @@ _TRANSLATIONS = flags.DEFINE_bool("translations", False, "Half of the rows are t
 _THREADS = flags.DEFINE_integer("threads", 1, "Of torch.")
 
 
-def write_texts(aligned: pathlib.Path, texts: pathlib.Path) -> None:
+def write_texts(data: pathlib.Path, texts: pathlib.Path) -> None:
     """Writes documents, pairs and held-out verses; verses that a language lacks are left out."""
-    verses: dict[str, dict[str, str]] = {}
-    for language in LANGUAGES:
-        with lzma.open(aligned / f"{language}.tsv.xz", "rt", encoding="utf-8") as file:
-            for line in file:
-                key, _, text = line.partition("\t")
-                verses.setdefault(key, {})[language] = " ".join(text.split())
-    keys = [key for key, it in verses.items() if len(it) == len(LANGUAGES) and all(it.values())]
+    verses = {
+        language: {
+            key: " ".join(text.split()) for key, text in aligned.read_verses(data, language).items()
+        }
+        for language in LANGUAGES
+    }
+    keys = [key for key in verses["en"] if all(verses[it].get(key) for it in LANGUAGES)]
     held_out = set(random.Random(0).sample(keys, HELD_OUT))
     trained = [key for key in keys if key not in held_out]
     texts.mkdir(parents=True, exist_ok=True)
     for language in LANGUAGES:
         chapters: dict[str, list[str]] = {}
         for key in trained:
-            chapters.setdefault(key.split(":")[0], []).append(verses[key][language])
+            chapters.setdefault(key.split(":")[0], []).append(verses[language][key])
         documents = "\n\n".join("\n".join(chapter) for chapter in chapters.values())
         (texts / f"{language}.txt").write_text(documents + "\n", encoding="utf-8")
-        lines = [verses[key][language] for key in keys if key in held_out]
+        lines = [verses[language][key] for key in keys if key in held_out]
         (texts / f"held.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
         if language != "en":
-            pairs = (f"{verses[key]['en']}\t{verses[key][language]}\n" for key in trained)
+            pairs = (f"{verses['en'][key]}\t{verses[language][key]}\n" for key in trained)
             (texts / f"en+{language}.tsv").write_text("".join(pairs), encoding="utf-8")
 
 
