@@ -323,7 +323,7 @@ TEXTS = ["w1 w2 w3", " ".join(f"w{n}" for n in range(30)), "", "w5", "w7 w8", "w
 
 @pytest.mark.parametrize("pooling", ["mean", "none"])
 def test_features_do_not_depend_on_the_batch_nor_on_padding(model, pooling):
-    """How each pooling leaves padding out: tests/models/test_pooling.py."""
+    """How each pooling leaves padding out is shown by test_classification."""
     together = encode.encode(model, TEXTS, pooling=pooling, batch_size=4)
     alone = [encode.encode(model, [text], pooling=pooling) for text in TEXTS]
     expected = np.concatenate([one["features"] for one in alone])
