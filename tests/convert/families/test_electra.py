@@ -15,6 +15,7 @@ from bertjax.convert import formats, huggingface_config, workdir
 from bertjax.convert.families import electra
 from bertjax.inference import likelihood
 from bertjax.models import embedding_sharing, parameters
+from bertjax.training import warm_start
 from tests.convert import weights
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
@@ -130,6 +131,19 @@ def test_embeddings_as_wide_as_the_layers_are_written_so_and_read_as_ours(tmp_pa
     assert fields["embedding_size"] == fields["hidden_size"] == 128
     read = huggingface_config.parse_config(json.loads(json.dumps(fields)), source="it")
     assert read.encoder == config
+
+
+def test_finetuning_starts_from_the_discriminators_encoder(trained):
+    source = formats.read(trained)
+    shapes = {p: a for p, a in of_discriminator(make()).items() if p.startswith("encoder.")}
+    target = warm_start.Target(
+        encoder=SIZES,
+        params=parameters.nested(shapes | {"classifier.bias": np.zeros(3, np.float32)}),
+        vocabulary=source.vocabulary,
+        max_seq_length=8,
+        has_own_heads=True,
+    )
+    assert_same(warm_start.match(source, target).values, shapes)
 
 
 def test_fill_mask_has_the_generator_and_all_else_the_discriminator(trained):
