@@ -89,7 +89,7 @@ def test_a_finetuned_model_answers_and_logs_nothing(finetuned, one_device, caplo
     with pytest.raises(ValueError, match="give a list of objects"):
         model.predict({"text": "w1"})
     checkpoint = f"--checkpoint={finetuned}"
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="absl"):
         done = programs.succeed("bertjax.predict", checkpoint, lines=('{"text": "w1 w2"}',))
     assert [set(line) for line in done.lines] == [fields]
     assert [record.message for record in caplog.records if record.name == "absl"] == []

@@ -52,7 +52,7 @@ def commits(server, branch="main"):
 
 def test_a_directory_goes_to_a_new_repository_as_one_commit(server, source, tmp_path, caplog):
     target = tmp_path / "out"
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="absl"):
         program.convert(source, target, push=hub.Destination(NAME))
     assert f"Pushed to {NAME}, revision main: {server.url}/{NAME}/commit/" in caplog.text
     assert commits(server) == ["initial commit", "Weights"]
