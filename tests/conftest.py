@@ -23,19 +23,12 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # the message, which nobody reads: a twentieth of what building a model takes.
 partial_eval.DynamicJaxprTracer._origin_msg = lambda self: ""
 
-# tensorboardX imports torch where it is installed, for histograms of tensors, which are not ours.
-sys.modules.setdefault("torch", None)
-import tensorboardX  # noqa: E402, F401
-
-if sys.modules["torch"] is None:
-    del sys.modules["torch"]
-
 import jax.numpy as jnp  # noqa: E402  the configuration must come before JAX starts
 import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 import pytest  # noqa: E402
 
-from bertjax.data import records, synthetic, value_rows  # noqa: E402
+from bertjax.data import records, synthetic  # noqa: E402
 from bertjax.models import EncoderConfig  # noqa: E402
 from bertjax.tokenization import normalization, spelled_rules, wordpiece  # noqa: E402
 from tests import made_once, small_datasets  # noqa: E402
@@ -46,9 +39,6 @@ for _module in (normalization, spelled_rules, wordpiece):
     for _function in vars(_module).values():
         if {"character", "code_point"} & {*getattr(_function, "__annotations__", ())}:
             typing.no_type_check(_function)
-
-# A batch is filled up with rows that are drawn as well, and the records of tests are small.
-value_rows.READ_AT_ONCE = 32
 
 # A shell has its background processes ignore Ctrl-C, and nohup a hangup; tests send both.
 for _number, _handler in {

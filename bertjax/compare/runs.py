@@ -17,7 +17,6 @@ import numpy as np
 from absl import logging
 from etils import epath
 from jaxtyping import Float
-from tensorboardX.proto import event_pb2
 
 from bertjax import config as config_lib
 from bertjax import tasks
@@ -185,8 +184,10 @@ def _resumed(directory: epath.Path, last_step: int) -> tuple[int, ...]:
     return tuple(sorted(step for step in steps if 0 < step < last_step))
 
 
-def _events(content: bytes) -> list[event_pb2.Event]:
+def _events(content: bytes) -> list[Any]:
     """Returns the events of a file that are complete: each has length, crc, bytes and crc."""
+    from tensorboardX.proto import event_pb2  # the package imports torch where that is installed
+
     events, place = [], 0
     while place + 16 <= len(content):
         length = int.from_bytes(content[place : place + 8], "little")

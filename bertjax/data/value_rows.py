@@ -25,7 +25,9 @@ def columns(record_set: records.RecordSet) -> dict[str, np.ndarray]:
     check(record_set)
     draw = value_masking.shown(value_masking.scaling_of(record_set.manifest))
     kept: dict[str, list[np.ndarray]] = {}
-    batches = streams.evaluation_batches(record_set, batch_size=READ_AT_ONCE, draw_masks=draw)
+    # A batch is filled up with rows that are drawn as well.
+    size = min(READ_AT_ONCE, record_set.manifest.num_examples)
+    batches = streams.evaluation_batches(record_set, batch_size=size, draw_masks=draw)
     for batch in batches:
         is_there = batch["example_weights"] > 0
         for name in COLUMNS:

@@ -7,8 +7,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import tensorboardX
-
 from bertjax.training.run_writers import base
 from bertjax.workdirs import scalars
 
@@ -56,6 +54,8 @@ class TensorBoard:
     """Events of TensorBoard, which drops the events of steps that a resumed run takes again."""
 
     def __init__(self, run: base.Run):
+        import tensorboardX  # it imports torch where that is installed, which takes seconds
+
         # The events of an earlier run are dropped from purge_step on, that step included. The
         # suffix keeps apart two runs that start within a second, which the usual name would mix.
         self._events = tensorboardX.SummaryWriter(
