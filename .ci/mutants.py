@@ -415,8 +415,8 @@ def _planted(copy: pathlib.Path, mutant: Mutant) -> str:
     if text.count(mutant.old) != 1:
         return "is gone" if mutant.old not in text else "ambiguous"
     path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-    tests = [f"tests/{name}" for name in mutant.tests.split()]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--numprocesses=0", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--numprocesses=0"]
+    command += map(str, _test_files(copy, mutant))
     try:
         code = subprocess.run(
             command, cwd=copy, capture_output=True, timeout=LIMIT_SECONDS, check=False
@@ -426,6 +426,18 @@ def _planted(copy: pathlib.Path, mutant: Mutant) -> str:
     finally:
         path.write_text(text, encoding="utf-8")
     return {0: "SURVIVED", 1: "found"}.get(code, f"pytest {code}")
+
+
+def _test_files(copy: pathlib.Path, mutant: Mutant) -> list[pathlib.Path]:
+    """Returns the test files of a fault, those that name its module most often first."""
+    name = pathlib.Path(mutant.file).stem
+    paths = [copy / "tests" / it for it in mutant.tests.split()]
+    files = [
+        file for path in paths for file in (path.rglob("test_*.py") if path.is_dir() else [path])
+    ]
+    return sorted(
+        {*files}, key=lambda file: (-file.read_text(encoding="utf-8").count(name), str(file))
+    )
 
 
 if __name__ == "__main__":
