@@ -118,7 +118,7 @@ def test_greedy_targets_are_the_best_tokens_of_a_plain_loop(search, batch, share
 
 @pytest.mark.parametrize(
     ("beams", "penalty", "stops_early", "no_repeat"),
-    [(3, 1.0, False, 0), (3, 2.0, False, 2), (4, 0.6, True, 1)],
+    [(2, 3.0, False, 0), (3, 2.0, False, 2), (4, 0.6, True, 1)],
 )
 def test_beams_are_those_of_a_plain_loop(
     search, batch, shares, beams, penalty, stops_early, no_repeat
