@@ -194,7 +194,7 @@ MUTANTS = [
         "bertjax/scores/classification.py",
         "ones * (ones + 1) / 2",
         "ones * (ones - 1) / 2",
-        "scores",
+        "scores finetuning/test_values.py",
     ),
     Mutant(
         "bertjax/scores/squad.py",

@@ -306,6 +306,20 @@ def test_the_two_views_of_a_text_differ_by_dropout_alone():
     np.testing.assert_array_equal(same[:, 0], same[:, 1])
 
 
+def test_a_classifier_of_pairs_reads_both_vectors_and_their_absolute_difference():
+    rng = np.random.default_rng(0)
+    vectors, weights = rng.normal(size=(6, 2, 4)), rng.normal(size=(12, 3))
+    head = embeddings.LossHead(classifier=lambda it: it.reshape(6, 12) @ jnp.asarray(weights))
+    batch = {"labels": jnp.arange(6) % 3}
+    losses, _ = embeddings.LOSSES["softmax"].of(jnp.asarray(vectors), batch, head)
+    u, v = vectors.transpose(1, 0, 2)
+    logits = np.concatenate([u, v, np.abs(u - v)], axis=1) @ weights
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(
+        losses, -np.log(shares[range(6), batch["labels"]]), rtol=1e-5, atol=1e-6
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_runs")
 def test_losses_are_those_of_prefixes_where_they_are_asked_for():

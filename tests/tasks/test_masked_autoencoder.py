@@ -35,7 +35,7 @@ def hidden_at(places):
 def test_predictions_depend_on_visible_values_and_no_others():
     """Also in rows with other numbers of hidden positions than the task has."""
     task, model, batch = made()
-    assert [task.visible(it) for it in (LENGTH, LENGTH + 1)] == [4, 5]  # the share is of the patches
+    assert [task.visible(it) for it in (LENGTH, LENGTH + 1)] == [4, 5]  # of patches
     predictions = small_modules.compiled(task.predictions, model)
     for places in ([1, 3, 6], [1, 2, 3, 4, 5], [2]):
         hidden, values = hidden_at(places), batch["values"]

@@ -232,6 +232,8 @@ def test_the_share_of_observed_positions_is_hidden_by_row_and_groups_whole():
     assert ((hidden == 0) | observed).all() and not hidden[:, 0].any()
     expected = np.maximum(np.rint(observed.sum(axis=1) * 0.5), 1)
     np.testing.assert_array_equal(hidden.sum(axis=1), expected)
+    rare = value_masking.draw(batch, rng, value_masking.Options(0.01))["hidden"]
+    np.testing.assert_array_equal(rare.sum(axis=1), observed.any(axis=1))  # one at the least
     groups = np.array([0, 0, 1, 1, 0, 1, 1], np.int32)  # [CLS] and two channels of three
     whole = batch | {
         "continues_word": np.tile(groups, (ROWS, 1)), "observed": np.ones_like(batch["observed"])
