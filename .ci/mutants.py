@@ -243,7 +243,7 @@ MUTANTS = [
         "bertjax/training/time_budget.py",
         "max(1, int(it * share))",
         "max(1, int(it / share))",
-        "training",
+        "jobs/test_automatic.py",
     ),
     # From text to records.
     Mutant(
