@@ -371,7 +371,7 @@ MUTANTS = [
         "bertjax/data/languages.py",
         'np.full_like(batch["input_ids"], number)',
         'np.zeros_like(batch["input_ids"])',
-        "inference data",
+        "inference data jobs/test_languages.py",
     ),
     Mutant(
         "bertjax/tasks/mixed_rows.py",
