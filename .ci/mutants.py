@@ -6,8 +6,7 @@ it, what replaces it, and the tests that should fail. The rows were chosen befor
 rewritten (issue 54): 40 across the packages, then 20 in what that issue changed. Code may move; a
 row whose text is gone is to be planted again at the place that does the same now.
 
-Outside of the gate: all rows take more than an hour of two cores, as two commands with half of the
-numbers each.
+Outside of the gate: all rows take about half an hour, and one whose tests wait for ever its limit.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ works. The standard library alone, as the peers import this.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -76,8 +77,9 @@ class Peer:
     def ask(self, request: Any) -> Any:
         """Returns the answer to a request."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # `answer` says why it has ended
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
         return self.answer()
 
     def _failure(self, what: str) -> str:
