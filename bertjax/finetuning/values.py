@@ -296,9 +296,10 @@ class ValueScorer(base.ClassScorer):
                 "naive_mse": float((naive**2).mean()),
                 "naive_mae": float(np.abs(naive).mean()),
             }
-        in_units = errors * np.array(described.deviations)
-        rmse = float(np.sqrt((in_units**2).mean()))
-        return {"rmse": rmse, "mae": float(np.abs(in_units).mean())}
+        of_mean = labels.mean(axis=0, dtype=np.float64) - labels
+        return _number_scores(errors, described) | {
+            f"mean_{name}": value for name, value in _number_scores(of_mean, described).items()
+        }
 
     def _naive(self, name: str) -> np.ndarray:
         """Returns the last season again and again, without one the last value."""
@@ -336,6 +337,13 @@ class ValueScorer(base.ClassScorer):
         found = found if is_classes else self._in_units(found)
         with (directory / f"{name}.npy").open("wb") as file:
             np.save(file, found)
+
+
+def _number_scores(errors: np.ndarray, described: Labels) -> dict[str, float]:
+    """Returns the scores of errors of numbers, in the units of the labels."""
+    in_units = errors * np.array(described.deviations)
+    rmse = float(np.sqrt((in_units**2).mean()))
+    return {"rmse": rmse, "mae": float(np.abs(in_units).mean())}
 
 
 def _length(options: base.Options) -> int:

@@ -92,6 +92,9 @@ def test_a_number_of_a_tables_rows_is_learnt_and_predicted_in_its_units(tmp_path
     errors = predicted - labels
     assert found["rmse"] == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-4)
     assert found["mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-4)
+    of_mean = np.abs(labels - labels.mean())
+    assert found["mean_mae"] == pytest.approx(of_mean.mean(), rel=1e-4)
+    assert found["mean_rmse"] == pytest.approx(labels.std(), rel=1e-4)
 
 
 def test_a_forecast_beats_the_last_value_and_is_scored_beside_it(tmp_path):
