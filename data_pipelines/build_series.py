@@ -9,7 +9,7 @@ DIR gets a record directory for each part: train, heldout and test, one after th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from absl import logging
 
 from bertjax.cli import command_line
 from bertjax.data import records
+from bertjax.options import faults
 from data_pipelines.values import value_records, value_tables
 
 SCALINGS = ("standard", "none")
@@ -36,11 +37,12 @@ class Options(value_records.Options):
     channels: str = command_line.option(
         "the columns to take, with commas between them; unset: all of numbers", default=""
     )
-    window: int = command_line.option("steps of a row", default=512)
-    stride: int = command_line.option("steps from a row to the next", default=1)
+    window: int = command_line.option("steps of a row", default=512, at_least=1)
+    stride: int = command_line.option("steps from a row to the next", default=1, at_least=1)
     patch: int = command_line.option(
         "steps of a position; the first steps of a window that fill no patch are left out",
         default=12,
+        at_least=1,
     )
     channels_together: bool = command_line.option(
         "a row has the patches of all channels, one channel after the other; otherwise each "
@@ -55,9 +57,13 @@ class Options(value_records.Options):
         "steps behind a window that finetuning forecasts, of the same channel; windows of heldout "
         "and test then begin within the part before, so that all of their steps are forecast",
         default=0,
+        at_least=0,
     )
     season: int = command_line.option(
-        "steps of a season: the naive forecast repeats the last one; 0: the last value", default=0
+        "steps of a season, at most those of a row: the naive forecast repeats the last one; 0: "
+        "the last value",
+        default=0,
+        at_least=0,
     )
     scaling: str = command_line.option(
         "standard: each channel has the mean 0 and the variance 1 in the training part",
@@ -99,12 +105,11 @@ class Windows:
         else:
             starts, chosen = starts[numbers // channels], numbers % channels
         steps = starts[:, None] + np.arange(skipped, options.window)[None]
-        windows = self.values[steps]  # [rows, steps, channels]
         if options.channels_together:
+            windows = self.values[steps]  # [rows, steps, channels]
             windows = windows.transpose(0, 2, 1).reshape(len(numbers), channels * length, -1)
         else:
-            windows = np.take_along_axis(windows, chosen[:, None, None], axis=2)
-            windows = windows.reshape(len(numbers), length, -1)
+            windows = self.values[steps, chosen[:, None]].reshape(len(numbers), length, -1)
         is_observed = ~np.isnan(windows)
         row: dict[str, np.ndarray] = {}
         row[records.VALUES_FEATURE] = np.where(is_observed, windows, 0).astype(np.float32)
@@ -138,6 +143,7 @@ def build(options: Options) -> dict[str, records.Manifest]:
     channels = _restored(like, table, options) if like else _fit(table, sizes[0], options)
     mean, deviation = (np.array([it[name] for it in channels]) for name in ("mean", "deviation"))
     scaled = (table.values - mean) / deviation
+    _check_float32(scaled, table.names, options.input)
     parts, end = {}, 0
     for name, size in zip(value_records.PARTS if not like else [""], sizes, strict=True):
         begin, end = end, end + size
@@ -156,6 +162,15 @@ def _check(options: Options, has_gaps: bool) -> None:
             f"--patch is {options.patch}, --window {options.window} and --stride {options.stride}; "
             "a window must have at least a patch, and both must be at least 1"
         )
+    if options.horizon < 0:
+        raise faults.wrong("--horizon", options.horizon, "at least 0")
+    if not 0 <= options.season <= (steps := options.window // options.patch * options.patch):
+        raise faults.wrong(
+            "--season",
+            options.season,
+            f"from 0 to {steps}, the steps of a row",
+            "a larger --window",
+        )
     if options.horizon and (options.channels_together or has_gaps):
         raise ValueError(
             f"--horizon is {options.horizon}: forecasts are of a channel a row, without "
@@ -163,21 +178,41 @@ def _check(options: Options, has_gaps: bool) -> None:
         )
 
 
+def _check_float32(scaled: np.ndarray, names: Sequence[str], path: str) -> None:
+    """Raises a ValueError where a scaled value is beyond the range of float32."""
+    largest = np.finfo(np.float32).max
+    if (places := np.argwhere(np.abs(scaled) > largest)).size:
+        row, channel = places[0]
+        raise ValueError(
+            f"row {row + 1} of {path}, {names[channel]}: {scaled[row, channel]:.3g} after scaling "
+            f"is beyond float32 ({largest:.2g}): give the values in another unit, or leave it out "
+            "with --channels"
+        )
+
+
 def _fit(table: value_tables.Numbers, steps: int, options: Options) -> list[dict[str, Any]]:
     """Returns name, mean and deviation of each channel in the first steps, the training part."""
-    train = table.values[:steps]
-    with np.errstate(invalid="ignore"):
-        mean, deviation = np.nanmean(train, axis=0), np.nanstd(train, axis=0)
-    if empty := [name for name, it in zip(table.names, mean, strict=True) if np.isnan(it)]:
+    train, names = table.values[:steps], np.array(table.names)
+    if (empty := names[np.isnan(train).all(axis=0)]).size:
         raise ValueError(
             f"{', '.join(empty)} of {options.input} has no value in the training part: leave it "
             "out with --channels"
         )
-    if flat := [name for name, it in zip(table.names, deviation, strict=True) if it == 0]:
-        logging.warning("%s does not change in the training part", ", ".join(flat))
-    deviation = np.where(deviation == 0, 1.0, deviation)
+    least, most = np.nanmin(train, axis=0), np.nanmax(train, axis=0)
+    is_constant = least == most
+    if is_constant.any():
+        logging.warning("%s does not change in the training part", ", ".join(names[is_constant]))
     if options.scaling == "none":
-        mean, deviation = np.zeros_like(mean), np.ones_like(deviation)
+        mean, deviation = np.zeros_like(least), np.ones_like(least)
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, deviation = np.nanmean(train, axis=0), np.nanstd(train, axis=0)
+        mean, deviation = np.where(is_constant, least, mean), np.where(is_constant, 1.0, deviation)
+    if (odd := names[~(np.isfinite(deviation) & (deviation > 0))]).size:
+        raise ValueError(
+            f"the deviation of {', '.join(odd)} of {options.input} is beyond float64: give the "
+            "values in another unit, or leave them out with --channels"
+        )
     return [
         {"name": name, "mean": float(m), "deviation": float(d)}
         for name, m, d in zip(table.names, mean, deviation, strict=True)

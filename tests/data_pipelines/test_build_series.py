@@ -1,5 +1,7 @@
 """Series to records: windows, scaling by the training part, gaps, parts in time."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -108,6 +110,20 @@ def test_the_same_input_gives_the_same_bytes_from_csv_and_npy(tmp_path, series):
         ("s.csv", None, {"parts": "a lot"}, "--parts is 'a lot'; it must be up to 3 numbers"),
         ("s.csv", None, {"patch": 40}, "--patch is 40, --window 26"),
         ("s.csv", None, {"parts": "20,40"}, "there are no rows for .*train: give more data"),
+        ("s.csv", None, {"season": 25}, "--season is 25; it must be from 0 to 24"),
+        ("s.csv", None, {"horizon": -1}, "--horizon is -1; it must be at least 0"),
+        (
+            "t.csv",
+            b"date,a,b\n1,7,0\n2,7,1e39\n",
+            {"scaling": "none", "parts": "1"},
+            "row 2 of .*, b: 1e.39 after",
+        ),
+        (
+            "t.csv",
+            b"date,a\n1,1e200\n2,3e200\n",
+            {"parts": "1"},
+            "the deviation of a of .* is beyond",
+        ),
         ("t.csv", b"date,a\n1,7\n2,7\n2,7\n", {}, "'date' of .* does not rise at row 3: sort"),
         ("t.csv", b"date,a\n01.01.2020,7\n", {}, "'date' of .* holds string; times must be numb"),
         ("t.csv", b"date,a\n", {}, "has no rows under its header, date, a"),
@@ -149,3 +165,25 @@ def test_a_gap_in_time_is_warned_of_and_months_of_other_lengths_are_not(tmp_path
 def test_shares_add_up_to_all_rows():
     assert value_tables.part_sizes("0.7,0.1,0.2", 101, ("a", "b", "c")) == [71, 10, 20]
     assert value_tables.part_sizes("0.5", 101, ("a", "b", "c")) == [50, 0, 0]
+
+
+def test_what_is_constant_in_the_training_part_keeps_its_unit(tmp_path, caplog):
+    rng = np.random.default_rng(0)
+    series = np.stack([rng.normal(size=STEPS), *np.full((3, STEPS), [[0.1], [14.62], [100]])], 1)
+    series[160:, 1:] += [0.1, 0.1, 0.5]
+    np.save(tmp_path / "s.npy", series)
+    build_series.build(options(str(tmp_path / "s.npy"), tmp_path / "r", time_column=""))
+    assert "channel_1, channel_2, channel_3 does not change" in caplog.text
+    rows = decoded.read(tmp_path / "r" / "test")["values"].reshape(-1, 24)
+    constant = rows[np.ptp(rows, axis=1) < 1e-5, 0]
+    np.testing.assert_allclose(np.unique(constant.round(5)), [0.1, 0.5])
+
+
+def test_a_window_of_one_channel_costs_no_copy_of_the_others():
+    made = build_series.Options(input="x", output="y", window=128, patch=8)
+    windows = build_series.Windows(np.zeros((400, 300)), made, False)
+    tracemalloc.start()
+    rows = windows.take(np.arange(64))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10 * rows["values"].nbytes
