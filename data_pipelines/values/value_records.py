@@ -119,12 +119,12 @@ def write_parts(
     options: Options,
     parts: Mapping[str, tuple[Rows, Mapping[str, Any]]],
     donors: value_masking.Donors | None = None,
-    beside: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    arrays: Mapping[str, Mapping[str, np.ndarray]] | None = None,
 ) -> dict[str, records.Manifest]:
     """Writes the rows of each part with their statistics, and returns the manifests.
 
     A part without rows is left out, if it is not the training part. Rows of the part without a name
-    keep their order. `beside` has the arrays of further .npz files of each part, by file name.
+    keep their order. `arrays` are written into further .npz files, by file name.
     """
     return {
         part: write(
@@ -134,7 +134,7 @@ def write_parts(
             arguments=dataclasses.asdict(options) | ({"part": part} if part else {}),
             statistics=statistics,
             donors=donors,
-            beside=beside,
+            arrays=arrays,
             overwrite=options.overwrite,
         )
         for part, (rows, statistics) in parts.items()
@@ -150,7 +150,7 @@ def write(
     arguments: Mapping[str, Any] | None = None,
     statistics: Mapping[str, Any] | None = None,
     donors: value_masking.Donors | None = None,
-    beside: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    arrays: Mapping[str, Mapping[str, np.ndarray]] | None = None,
     overwrite: bool = False,
 ) -> records.Manifest:
     """Writes all rows into a record directory and returns its manifest.
@@ -191,13 +191,13 @@ def write(
             statistics={**statistics, "examples": len(rows)},
             features=features,
         )
-        files = dict(beside or {})
+        files = dict(arrays or {})
         if donors is not None:
             values, observed = donors
             files[value_masking.DONORS_FILE] = {"values": values, "observed": observed}
-        for name, arrays in files.items():
+        for name, one in files.items():
             with atomic.writing(output.records / name) as file:
-                np.savez_compressed(file, **arrays)
+                np.savez_compressed(file, **one)
         manifest.save(output.records)
         tfds_metadata.write(output.records, manifest)
         output.publish()
