@@ -27,17 +27,25 @@ class PartialOutput:
     """The directories of a build under way: `records` becomes the output, `scratch` is thrown away.
 
     A context, in which no other build may write the same output or scratch directory. A link as
-    output stands for what it points to.
+    output stands for what it points to. Unless it `keeps_work`, a build that fails leaves nothing
+    behind, and one that was killed is begun anew by the next.
     """
 
-    def __init__(self, path: epath.PathLike, *, scratch: str = "", overwrite: bool = False):
+    def __init__(
+        self,
+        path: epath.PathLike,
+        *,
+        scratch: str = "",
+        overwrite: bool = False,
+        keeps_work: bool = True,
+    ):
         if not scratch and atomic.is_remote(path):
             raise ValueError(
                 f"output {path} is not on this machine; give --scratch, a local directory for "
                 "the tokenized corpus (about half the size of the text, and more for examples)"
             )
         self._output = output.Output(path, "records", overwrite=overwrite)
-        self._overwrite = overwrite
+        self._overwrite, self._keeps_work = overwrite, keeps_work
         path = self._output.path
         self._partial = path.parent / f"{path.name}.partial"
         self.records = self._partial / "records"
@@ -64,8 +72,11 @@ class PartialOutput:
     def __exit__(self, *error: object) -> None:
         ours = {directories.LOCK_FILE, directories.MARKER, self.input.name}
         for root in self._roots:
-            if root.exists() and {path.name for path in root.iterdir()} <= ours:
-                directories.remove(root)  # The build did not start.
+            if not root.exists():
+                continue
+            has_begun = not {path.name for path in root.iterdir()} <= ours
+            if not (has_begun and self._keeps_work):
+                directories.remove(root)
         self._locks.close()
 
     def begin(self, tokens_key: Mapping[str, Any], examples_key: Mapping[str, Any]) -> None:
@@ -76,7 +87,7 @@ class PartialOutput:
         self._claim()
         same_tokens = self._compare(TOKENS_KEY, tokens_key)
         same_examples = same_tokens and self._compare(EXAMPLES_KEY, examples_key)
-        if not same_examples:
+        if not (same_examples and self._keeps_work):
             self.discard_examples()
         if not same_tokens:
             directories.clear(self.scratch)

@@ -5,7 +5,9 @@ Where rows come from, and what their positions are, belongs to the builders (`bu
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import filecmp
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -14,7 +16,7 @@ from etils import epath
 
 from bertjax.cli import command_line
 from bertjax.data import encoding, record_files, records, value_masking
-from bertjax.files import atomic
+from bertjax.files import atomic, directories
 from data_pipelines.building import builders, tfds_metadata
 from data_pipelines.partial_output import PartialOutput
 
@@ -77,7 +79,7 @@ class Options:
     taken: ClassVar[tuple[str, ...]] = ()
 
     input: str = command_line.option("a file")
-    output: str = command_line.option("the directory for the records of each part")
+    output: str = command_line.option("the directory for the records of all parts")
     parts: str = command_line.option("the parts train, heldout and test", default="0.8,0.1,0.1")
     like: str = command_line.option(
         "a record directory, such as DIR/train: its columns or channels, its scaling and its "
@@ -86,7 +88,7 @@ class Options:
         default="",
     )
     seed: int = command_line.option("seed of the shuffle", default=12345)
-    overwrite: bool = command_line.option("replace the records in output", default=False)
+    overwrite: bool = command_line.option("replace all records in output", default=False)
 
 
 AnyOptions = TypeVar("AnyOptions", bound=Options)
@@ -123,23 +125,41 @@ def write_parts(
 ) -> dict[str, records.Manifest]:
     """Writes the rows of each part with their statistics, and returns the manifests.
 
-    A part without rows is left out, if it is not the training part. Rows of the part without a name
-    keep their order. `arrays` are written into further .npz files, by file name.
+    All parts together are one output, which is there when the last one is complete. A part without
+    rows is left out, if it is not the training part. Rows of the part without a name keep their
+    order. `arrays` are written into further .npz files, by file name.
+
+    Raises:
+      FileExistsError: if the output holds other records, and they are not to be overwritten.
     """
-    return {
-        part: write(
-            epath.Path(options.output) / part,
-            rows,
-            seed=options.seed if part else None,
-            arguments=dataclasses.asdict(options) | ({"part": part} if part else {}),
-            statistics=statistics,
-            donors=donors,
-            arrays=arrays,
-            overwrite=options.overwrite,
-        )
-        for part, (rows, statistics) in parts.items()
-        if len(rows) or part in ("", "train")
-    }
+    arguments = dataclasses.asdict(options)
+    for name in ("output", "overwrite"):
+        del arguments[name]
+    is_again = not options.overwrite and _arguments(options.output) == arguments
+    manifests = {}
+    with _whole(options.output, arguments, options.overwrite or is_again) as directory:
+        for part, (rows, statistics) in parts.items():
+            if not len(rows) and part not in ("", "train"):
+                continue
+            manifests[part] = _write(
+                directory / part,
+                rows,
+                seed=options.seed if part else None,
+                arguments=arguments | ({"part": part} if part else {}),
+                statistics=statistics,
+                donors=donors,
+                arrays=arrays,
+            )
+            if part:
+                directories.mark(
+                    directory / part, "records", [*directories.names_in(directory / part)]
+                )
+        if is_again and not _are_equal(directory, epath.Path(options.output)):
+            raise directories.ExistsError(
+                f"{options.output} holds other records, which the same options made of another "
+                "input; give another --output, or --overwrite to replace them"
+            )
+    return manifests
 
 
 def write(
@@ -159,9 +179,62 @@ def write(
     {"kind": "classes", "names": [...]}, or {"kind": "numbers", "names": [...], "means": [...],
     "deviations": [...]}, of which the stored numbers are less the mean and over the deviation.
     """
-    arguments, statistics = dict(arguments or {}), dict(statistics or {})
+    with _whole(directory, arguments or {}, overwrite) as draft:
+        return _write(
+            draft,
+            rows,
+            seed=seed,
+            arguments=arguments or {},
+            statistics=statistics or {},
+            donors=donors,
+            arrays=arrays,
+        )
+
+
+@contextlib.contextmanager
+def _whole(
+    output: epath.PathLike, arguments: Mapping[str, Any], overwrite: bool
+) -> Iterator[epath.Path]:
+    """Yields a directory that becomes the output when the block ends, and nothing if it raises."""
+    # Parts that a killed build has finished are not kept: the input may have changed since.
+    with PartialOutput(output, overwrite=overwrite, keeps_work=False) as partial:
+        partial.begin({}, arguments)
+        yield partial.records
+        partial.publish()
+
+
+def _arguments(output: str) -> Mapping[str, Any]:
+    """Returns the options that made the records of an output, {} if it holds none."""
+    for part in ("", "train"):
+        with contextlib.suppress(OSError, ValueError):
+            manifest = records.Manifest.load(epath.Path(output) / part)
+            return {name: it for name, it in manifest.arguments.items() if name != "part"}
+    return {}
+
+
+def _are_equal(one: epath.Path, other: epath.Path) -> bool:
+    """Returns whether two directories hold the same files; their marks are not compared."""
+    names, others = ({*directories.names_in(it)} - {directories.MARKER} for it in (one, other))
+    return names == others and all(
+        filecmp.cmp(one / name, other / name, shallow=False) for name in names
+    )
+
+
+def _write(
+    directory: epath.Path,
+    rows: Rows,
+    *,
+    seed: int | None,
+    arguments: Mapping[str, Any],
+    statistics: Mapping[str, Any],
+    donors: value_masking.Donors | None,
+    arrays: Mapping[str, Mapping[str, np.ndarray]] | None,
+) -> records.Manifest:
     if not len(rows):
-        raise ValueError(f"there are no rows for {directory}: give more data, or smaller windows")
+        raise ValueError(
+            f"there are no rows for {directory.name}: give more data, or smaller windows"
+        )
+    directory.mkdir(exist_ok=True)
     one = rows.take(np.zeros(1, np.int64))
     features = {name: _feature(name, array) for name, array in one.items()}
     size = sum(array.nbytes for array in one.values())
@@ -170,37 +243,34 @@ def write(
     if seed is not None:
         order = np.random.default_rng(seed).permutation(len(rows))
         parts = [np.sort(order[index::number]) for index in range(number)]
-    with PartialOutput(directory, overwrite=overwrite) as output:
-        output.begin({}, arguments)
-        shards = tuple(
-            record_files.write_shard(
-                output.records / record_files.shard_name(index, number),
-                _encoded(rows, part, None if seed is None else seed + index),
-            )
-            for index, part in enumerate(parts)
+    shards = tuple(
+        record_files.write_shard(
+            directory / record_files.shard_name(index, number),
+            _encoded(rows, part, None if seed is None else seed + index),
         )
-        manifest = records.Manifest(
-            tokenizer={},
-            max_seq_length=rows.length,
-            max_predictions_per_seq=0,
-            masked_lm_prob=0.0,
-            pair_objective="none",
-            shards=shards,
-            seed=seed or 0,
-            arguments=arguments,
-            statistics={**statistics, "examples": len(rows)},
-            features=features,
-        )
-        files = dict(arrays or {})
-        if donors is not None:
-            values, observed = donors
-            files[value_masking.DONORS_FILE] = {"values": values, "observed": observed}
-        for name, one in files.items():
-            with atomic.writing(output.records / name) as file:
-                np.savez_compressed(file, **one)
-        manifest.save(output.records)
-        tfds_metadata.write(output.records, manifest)
-        output.publish()
+        for index, part in enumerate(parts)
+    )
+    manifest = records.Manifest(
+        tokenizer={},
+        max_seq_length=rows.length,
+        max_predictions_per_seq=0,
+        masked_lm_prob=0.0,
+        pair_objective="none",
+        shards=shards,
+        seed=seed or 0,
+        arguments=arguments,
+        statistics={**statistics, "examples": len(rows)},
+        features=features,
+    )
+    files = dict(arrays or {})
+    if donors is not None:
+        values, observed = donors
+        files[value_masking.DONORS_FILE] = {"values": values, "observed": observed}
+    for name, one in files.items():
+        with atomic.writing(directory / name) as file:
+            np.savez_compressed(file, **one)
+    manifest.save(directory)
+    tfds_metadata.write(directory, manifest)
     return manifest
 
 
