@@ -21,7 +21,7 @@ from PIL import Image, UnidentifiedImageError
 
 from bertjax.cli import command_line
 from bertjax.data import pictures, records
-from bertjax.files import opening
+from bertjax.files import opening, tables
 from data_pipelines.values import value_records, value_tables
 
 SCALINGS = ("standard", "imagenet", "half")
@@ -228,9 +228,9 @@ def _given_labels(source: _Source, options: Options) -> list[Any]:
     if options.labels == "folder":
         given = [os.path.basename(os.path.dirname(source.name(it))) for it in range(len(source))]
     elif options.input.endswith(".parquet"):
-        table = value_tables.read(options.input)
+        table = tables.columns(options.input)
         column = value_tables.column(table, options.labels, options.input, "--labels")
-        given = value_tables.cells(column)
+        given = tables.in_microseconds(column).to_pylist()
         if None in given:
             raise ValueError(
                 f"row {given.index(None) + 1} of {options.input} has no {options.labels!r}: leave "
@@ -274,7 +274,7 @@ def _source(options: Options) -> _Source:
             )
         return _Array(path, array)
     if path.endswith(".parquet"):
-        table = value_tables.read(path)
+        table = tables.columns(path)
         return _Bytes(path, value_tables.column(table, options.array, path, "--array"))
     found = sorted(it for it in glob.glob(path, recursive=True) if os.path.isfile(it))
     if not found:

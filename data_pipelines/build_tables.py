@@ -8,37 +8,36 @@ DIR gets a record directory for each part: train, heldout and test. The first po
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow
 from absl import logging
-from scipy import special
 
 from bertjax.cli import command_line
 from bertjax.data import records, value_masking
-from data_pipelines.values import value_records, value_tables
+from bertjax.options import faults
+from data_pipelines.values import columns, value_records, value_tables
 
 SCALINGS = ("quantile", "standard", "none")
-CLS, UNKNOWN = "[CLS]", "[UNK]"
-QUANTILES = 1_000
+CLS = "[CLS]"
 MOST_DONORS = 1 << 16  # training rows that are stored to exchange cells with
-MOST_CATEGORIES = 10_000
-# Source: scikit-learn, QuantileTransformer, output_distribution="normal".
-CLIPPED = 1e-7
+DEFAULT_PARTS = "0.8,0.1,0.1"
+# Repeated values are named as possible groups if there are many, of a few rows each.
+LEAST_GROUPS, MOST_ROWS_OF_GROUP, LEAST_ROWS_OF_GROUP = 20, 50, 1.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(value_records.Options):
+class Options(value_tables.Options):
     """The input, and what a cell is."""
 
     taken = ("label", "scaling")
 
-    input: str = command_line.option("a .csv or .parquet file with the names of its columns")
+    input: str = command_line.option(
+        "a .csv, .tsv or .parquet file with the names of its columns, compressed or not"
+    )
     leave_out: str = command_line.option(
         "columns that no row holds, with commas between them",
         default="",
@@ -47,8 +46,7 @@ class Options(value_records.Options):
         "the column that finetuning predicts, which no cell holds: a number, or a class", default=""
     )
     categories: str = command_line.option(
-        "columns of whole numbers that are categories, with commas between them; text and "
-        "true or false always are",
+        "columns of numbers that are categories, with commas between them; text always is",
         default="",
     )
     scaling: str = command_line.option(
@@ -59,8 +57,8 @@ class Options(value_records.Options):
     )
     parts: str = command_line.option(
         "rows, or shares, of the parts train, heldout and test, with commas between them; rows are "
-        "dealt at random",
-        default="0.8,0.1,0.1",
+        f"dealt at random; unset: {DEFAULT_PARTS}, or with like one part",
+        default="",
     )
     part_column: str = command_line.option(
         "the column that says the part of each row (train, heldout or test), in place of parts",
@@ -75,49 +73,7 @@ class Options(value_records.Options):
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
-    """A column as the training part has it.
-
-    A number becomes `place`d between `quantiles`, or less `mean` and over `deviation`; a text its
-    place in `categories`: the first is for those that the training part has not, the others begin
-    with the most frequent one.
-    """
-
-    name: str
-    kind: str
-    mean: float = 0.0
-    deviation: float = 1.0
-    quantiles: tuple[float, ...] = ()
-    categories: tuple[str, ...] = ()
-
-    def encoded(self, cells: np.ndarray) -> np.ndarray:
-        """Returns the values of cells, nan where there is none."""
-        if self.kind == "category":
-            codes = {name: code for code, name in enumerate(self.categories)}
-            return np.array([np.nan if it is None else codes.get(it, 0) for it in cells], float)
-        if not self.quantiles:
-            return (cells - self.mean) / self.deviation
-        return _normal_quantiles(cells, np.array(self.quantiles))
-
-    @classmethod
-    def restored(cls, fields: Mapping[str, Any]) -> Column:
-        """Returns the column that a manifest describes."""
-        lists: dict[str, Any] = {
-            name: tuple(it) if isinstance(it, list) else it for name, it in fields.items()
-        }
-        return cls(**lists)
-
-    def described(self) -> dict[str, Any]:
-        """Returns the fields for the manifest, without those at their defaults."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if getattr(self, field.name) != field.default
-        }
-
-
-@dataclasses.dataclass(frozen=True)
-class Cells:
+class Rows:
     """The rows of a part: `values` [rows, columns], nan where there is none; and their labels."""
 
     values: np.ndarray
@@ -132,177 +88,362 @@ class Cells:
         return len(self.values)
 
     def take(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        cells = np.concatenate([np.full((len(numbers), 1), np.nan), self.values[numbers]], axis=1)
+        cells = self.values[numbers]
+        cells = np.concatenate([np.full_like(cells[:, :1], np.nan), cells], axis=1)
         is_observed = ~np.isnan(cells)
         of_rows = {} if self.labels is None else {records.LABELS_FEATURE: self.labels[numbers]}
         return {
-            records.VALUES_FEATURE: np.where(is_observed, cells, 0)[:, :, None].astype(np.float32),
+            records.VALUES_FEATURE: np.where(is_observed, cells, np.float32(0))[:, :, None],
             records.OBSERVED_FEATURE: is_observed[:, :, None].astype(np.int32),
             **of_rows,
         }
 
 
-def build(options: Options) -> dict[str, records.Manifest]:
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """The columns as the training part has them, and the label if there is one.
+
+    `described` is what the manifest says of the label.
+    """
+
+    columns: tuple[columns.Column, ...]
+    label: columns.Column | None = None
+    described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def restored(cls, statistics: Mapping[str, Any]) -> Fitted:
+        """Returns what the manifest of records describes."""
+        kept = tuple(columns.Column.restored(it) for it in statistics["columns"][1:])
+        if "labels" not in statistics:
+            return cls(kept)
+        label = columns.Column.restored(statistics["label_column"])
+        return cls(kept, label, statistics["labels"])
+
+    def statistics(self, values: np.ndarray) -> dict[str, Any]:
+        """Returns what the manifest of a part keeps, {} of a part without rows."""
+        if not len(values):
+            return {}
+        described = [{"name": CLS, "kind": "none"}, *(it.described() for it in self.columns)]
+        statistics = {"columns": described, "unobserved_share": float(np.isnan(values).mean())}
+        if self.label:
+            statistics |= {"labels": self.described, "label_column": self.label.described()}
+        return statistics
+
+
+class _Builder:
+    """The table of an input and its parts."""
+
+    def __init__(self, options: Options, report: Callable[[str], None]):
+        self.options, self.report = options, report
+        self.table = value_tables.Table(options.input, options.reading)
+        self.parts: dict[str, np.ndarray] = {"": np.arange(len(self.table))}
+
+    def fit(self) -> tuple[Fitted, np.ndarray]:
+        """Returns what the training part decides, and the values of all rows by it."""
+        options, training = self.options, self.parts["train"]
+        names = _names_of_cells(self.table, options)
+        values = np.empty((len(self.table), len(names)), np.float32)
+        categories = _names(options.categories)
+        fitted = []
+        for at, name in enumerate(names):
+            cells = self.table.cells(name, training=training, as_text=name in categories)
+            if name in categories and cells.type.startswith(("float", "double", "half", "decimal")):
+                must = "columns of text, whole numbers, or true and false"
+                raise faults.wrong("--categories", name, must, f"it holds {cells.type}")
+            column = columns.fit(name, cells, training, options.scaling)
+            fitted.append(column)
+            values[:, at] = self._encoded(column, cells)
+        if not options.label:
+            return Fitted(tuple(fitted)), values
+        return Fitted(tuple(fitted), *self._fit_label(training)), values
+
+    def restored(self, fitted: Fitted, label: str) -> tuple[Fitted, np.ndarray]:
+        """Returns what another training part decided, and the values of all rows by it.
+
+        A `label` that it had not is fitted here, on the training part or all rows.
+        """
+        values = np.empty((len(self.table), len(fitted.columns)), np.float32)
+        for at, column in enumerate(fitted.columns):
+            values[:, at] = self._encoded(column, column.cells(self.table))
+        if not label or (fitted.label and fitted.label.name == label):
+            return fitted, values
+        if label in {column.name for column in fitted.columns}:
+            must = f"a column that the records of {self.options.like} do not hold"
+            raise faults.wrong("--label", label, must, "a model would read what it predicts")
+        self.table.check_column(label, "--label")
+        training = self.parts.get("train", self.parts.get(""))
+        column, described = self._fit_label(training)
+        return dataclasses.replace(fitted, label=column, described=described), values
+
+    def _encoded(self, column: columns.Column, cells: value_tables.Cells) -> np.ndarray:
+        """Returns the values of a column in float32, and reports the column."""
+        with np.errstate(over="ignore"):
+            exact = column.encoded(cells)
+            values = exact.astype(np.float32)
+        if (beyond := np.flatnonzero(np.isinf(values))).size:
+            raise ValueError(
+                f"the column {column.name!r} of {self.table.place(beyond[0])} holds "
+                f"{self.table.example(column.name, beyond[0])}, which is {exact[beyond[0]]:.3g} "
+                "once it is scaled; the largest number of records is 3.4e38: leave the column or "
+                "the row out"
+            )
+        self.report(_described(self.table, column, cells))
+        for hint in _hints(self.table, column, cells, self.parts, self.options):
+            self.report(f"    {hint}")
+        self._warn_of_unusual(column, cells)
+        return values
+
+    def _warn_of_unusual(self, column: columns.Column, cells: value_tables.Cells) -> None:
+        for part, rows in self.parts.items():
+            if part == "train" or not (found := column.unusual(cells, rows)).size:
+                continue
+            what = f"become {columns.UNKNOWN}: the training part has no such category"
+            if column.kind == columns.NUMBER:
+                what = (
+                    f"are far from those of the training part, {column.smallest:g} to "
+                    f"{column.largest:g}"
+                )
+            logging.warning(
+                "%s: %.2f%% of the cells of the column %r in %s %s; the first is %r in %s",
+                self.options.input, 100 * found.size / len(rows), column.name,
+                f"the part {part}" if part else "the input", what,
+                self.table.example(column.name, found[0]), self.table.place(found[0]),
+            )  # fmt: skip
+
+    def _fit_label(self, training: np.ndarray) -> tuple[columns.Column, dict[str, Any]]:
+        """Returns the column of labels, and what the manifest says of them."""
+        options = self.options
+        is_category = options.label in _names(options.categories)
+        cells = self.table.cells(options.label, training=training, as_text=is_category)
+        self._check_labels(cells)
+        if cells.kind == value_tables.TEXT:
+            column = columns.fit(options.label, cells, training, "none")
+            return column, {"kind": "classes", "names": sorted(column.categories[1:])}
+        column = columns.fit(options.label, cells, training, "standard")
+        described = {"kind": "numbers", "names": [options.label]}
+        moments = {"means": [column.mean], "deviations": [column.deviation]}
+        return column, described | moments
+
+    def _check_labels(self, cells: value_tables.Cells) -> None:
+        """Raises a ValueError if a label is empty, or is not of the kind of the others."""
+        is_text = cells.kind == value_tables.TEXT
+        is_empty = cells.values < 0 if is_text else np.isnan(cells.values)
+        if (empty := np.flatnonzero(is_empty)).size:
+            kind = "label" if is_text else cells.kind
+            raise ValueError(
+                f"{empty.size:,} rows of {self.options.input} have no {kind} in "
+                f"{self.options.label!r}, the first {self.table.place(empty[0])}: leave these rows "
+                "out"
+            )
+
+    def labels(self, fitted: Fitted) -> np.ndarray | None:
+        """Returns the label of each row; ValueError for a class that the training part has not."""
+        column = fitted.label
+        if not column or column.name not in self.table.names:
+            return None
+        cells = column.cells(self.table)
+        self._check_labels(cells)
+        if column.kind == columns.NUMBER:
+            scaled = column.encoded(cells)
+            if (beyond := np.flatnonzero(np.abs(cells.values) > _LARGEST)).size:
+                raise ValueError(
+                    f"the label {column.name!r} of {self.table.place(beyond[0])} is beyond float32"
+                )
+            return scaled.astype(np.float32)[:, None]
+        unknown = column.unusual(cells, np.arange(len(self.table)))
+        if unknown.size:
+            raise ValueError(
+                f"the training part has no row whose {column.name!r} is "
+                f"{self.table.example(column.name, unknown[0])!r}, as in "
+                f"{self.table.place(unknown[0])}"
+            )
+        places = {name: at for at, name in enumerate(fitted.described["names"])}
+        by_code = np.array([-1, *(places[name] for name in column.categories[1:])], np.int32)
+        return by_code[column.encoded(cells).astype(np.int64)]
+
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def build(
+    options: Options, report: Callable[[str], None] = lambda line: None
+) -> dict[str, records.Manifest]:
     """Writes the records of all parts, and returns their manifests.
+
+    `report` is called with a line for each column.
 
     Raises:
       FileNotFoundError: if there is no input.
       ValueError: if options and input do not fit, or a column has no value in the training part.
     """
+    label = options.label
     like, options = value_records.template(options)
-    table = value_tables.read(options.input)
-    columns = [Column.restored(it) for it in like["columns"][1:]] if like else []
-    if like:
-        categories = [it.name for it in columns if it.kind == "category"]
-        options = dataclasses.replace(options, categories=",".join(categories))
-        parts = {"": np.arange(table.num_rows)}
-    else:
-        parts = value_records.by_part(_parts(table, options))
-    names = [it.name for it in columns] or _names_of_cells(table, options)
-    for name in names:
-        value_tables.column(table, name, options.input, "--like")
-    cells = {name: _cells(table, name, options) for name in names}
-    _check_kinds(columns, cells, options)
-    training = parts.get("train", np.arange(0))
-    if not like:
-        if not len(training):
+    builder = _Builder(options, report)
+    if not like or options.parts or options.part_column or options.group_column:
+        builder.parts = value_records.by_part(_parts(builder.table, options))
+        if not len(builder.parts["train"]):
             raise ValueError(f"no row of {options.input} is in the part train")
-        columns = [_column(name, it[training], options) for name, it in cells.items()]
-    labels, described = _labels(table, training, like, options)
-    encoded = np.stack([it.encoded(cells[it.name]) for it in columns], axis=1)
-    made = {}
-    for part, numbers in parts.items():
-        values = encoded[numbers]
-        statistics = _statistics(columns, values) | described
-        _warn(part, statistics, values, encoded[training])
-        made[part] = Cells(values, None if labels is None else labels[numbers]), statistics
-    donors = None if like else _donors(encoded[training], options.seed)
+    if like:
+        fitted, values = builder.restored(Fitted.restored(like), label)
+    else:
+        fitted, values = builder.fit()
+    labels = builder.labels(fitted)
+    _warn_of_copies(values, builder.parts)
+    made = {
+        part: (
+            Rows(values[rows], None if labels is None else labels[rows]),
+            fitted.statistics(values[rows]),
+        )
+        for part, rows in builder.parts.items()
+    }
+    donors = None if like else _donors(made["train"][0], options.seed)
     return value_records.write_parts(options, made, donors)
 
 
-def _names_of_cells(table: pyarrow.Table, options: Options) -> list[str]:
+def _names_of_cells(table: value_tables.Table, options: Options) -> list[str]:
     """Returns the columns that rows hold; ValueError for an option that names no column."""
-    left_out = {*_names(options.leave_out), options.part_column, options.group_column}
-    left_out = (left_out | {options.label}) - {""}
-    for name in (*left_out, *_names(options.categories)):
-        value_tables.column(table, name, options.input, "an option")
-    names = [name for name in table.column_names if name not in left_out]
+    options_of = {
+        "--leave_out": _names(options.leave_out),
+        "--categories": _names(options.categories),
+        "--part_column": _names(options.part_column),
+        "--group_column": _names(options.group_column),
+        "--label": _names(options.label),
+    }
+    for option, names in options_of.items():
+        for name in names:
+            table.check_column(name, option)
+    options_of.pop("--categories")
+    left_out = {name for names in options_of.values() for name in names}
+    names = [name for name in table.names if name not in left_out]
     if not names:
         raise ValueError(f"all columns of {options.input} are left out")
     return names
 
 
-def _check_kinds(
-    columns: Sequence[Column], cells: Mapping[str, np.ndarray], options: Options
-) -> None:
-    """Raises a ValueError if a restored column of numbers has texts."""
-    for column in columns:
-        if (cells[column.name].dtype == object) != (column.kind == "category"):
-            raise ValueError(
-                f"the column {column.name!r} of {options.input} holds texts, and in {options.like} "
-                "it holds numbers"
-            )
+def _described(table: value_tables.Table, column: columns.Column, cells: value_tables.Cells) -> str:
+    """Returns a line about a column: its kind, an example, and what its cells are."""
+    values = cells.values
+    is_there = values >= 0 if cells.kind == value_tables.TEXT else ~np.isnan(values)
+    missing = f"{1 - is_there.mean():.2%} missing"
+    example = table.example(column.name, int(np.argmax(is_there)))
+    if column.kind == columns.CATEGORY:
+        what = f"category, {len(column.categories) - 1:,} values"
+        return f"  {column.name:24} {what}; {missing}; for example {example!r:.40}"
+    distinct = len(np.unique(values[is_there]))
+    what = "number" if cells.kind == value_tables.NUMBER else f"{cells.kind}, in seconds"
+    bounds = f"{column.smallest:g} to {column.largest:g}, {distinct:,} values"
+    return f"  {column.name:24} {what}, {bounds}; {missing}; for example {example!r:.40}"
 
 
-def _statistics(columns: Sequence[Column], values: np.ndarray) -> dict[str, Any]:
-    """Returns what the manifest of a part keeps, {} of a part without rows."""
-    if not len(values):
-        return {}
-    described = [{"name": CLS, "kind": "none"}, *(column.described() for column in columns)]
-    statistics = {"columns": described, "unobserved_share": float(np.isnan(values).mean())}
-    unseen = _unseen(columns, values)
-    return statistics | ({"unseen_categories": unseen} if unseen else {})
-
-
-def _warn(
-    part: str, statistics: Mapping[str, Any], values: np.ndarray, training: np.ndarray
-) -> None:
-    """Warns of categories without a training row, and of rows a model may have by heart."""
-    if part in ("", "train"):
+def _hints(
+    table: value_tables.Table,
+    column: columns.Column,
+    cells: value_tables.Cells,
+    parts: Mapping[str, np.ndarray],
+    options: Options,
+) -> Iterator[str]:
+    """Yields what may be wrong with a column of the training part."""
+    training = parts.get("train", np.arange(0))
+    if not len(training):
         return
-    if unseen := statistics.get("unseen_categories"):
-        logging.warning(
-            "The part %s has categories that the training part has not, which become %s: %s",
-            part, UNKNOWN, ", ".join(f"{name} {share:.2%}" for name, share in unseen.items()),
-        )  # fmt: skip
-    known = {row.tobytes() for row in training}
-    if copies := sum(row.tobytes() in known for row in values):
-        logging.warning(
-            "%s of the %s rows of the part %s have all cells of a training row. If they are "
-            "copies, drop them from the table, or keep them in one part with --group_column",
-            f"{copies:,}", f"{len(values):,}", part,
-        )  # fmt: skip
-
-
-def _known_labels(cells: np.ndarray, described: Mapping[str, Any], options: Options) -> np.ndarray:
-    """Returns labels as the manifest describes them; ValueError for a class that it has not."""
-    if described["kind"] == "numbers":
-        scaled = (cells - described["means"][0]) / described["deviations"][0]
-        return scaled.astype(np.float32)[:, None]
-    names = list(described["names"])
-    if unknown := sorted({*cells} - {*names}):
-        raise ValueError(f"the training part has no row whose {options.label!r} is {unknown[0]!r}")
-    return np.array([names.index(it) for it in cells], np.int32)
-
-
-def _label_cells(table: pyarrow.Table, options: Options) -> np.ndarray:
-    """Returns the cells of the column of labels; ValueError if one is empty."""
-    cells = _cells(table, options.label, options)
-    is_class = cells.dtype == object
-    is_empty = np.array([it is None for it in cells]) if is_class else np.isnan(cells)
-    if is_empty.any():
-        raise ValueError(
-            f"{int(is_empty.sum()):,} rows of {options.input} have no {options.label!r}: leave "
-            "these rows out"
+    seen = cells.values[training]
+    is_text = cells.kind == value_tables.TEXT
+    seen = seen[seen >= 0] if is_text else seen[~np.isnan(seen)]
+    is_whole = is_text or "." not in table.example(column.name, int(training[0]))
+    distinct = len(np.unique(seen))
+    if distinct == 1:
+        yield f"{column.name} is the same in all rows of the training part"
+    elif is_whole and distinct == len(seen) and len(seen) > LEAST_GROUPS:
+        yield f"all values differ: if it only names the row, give --leave_out={column.name}"
+    elif (
+        is_whole
+        and distinct >= LEAST_GROUPS
+        and LEAST_ROWS_OF_GROUP <= len(seen) / distinct <= MOST_ROWS_OF_GROUP
+        and not options.group_column
+        and (is_text or cells.kind == value_tables.NUMBER)
+    ):
+        yield (
+            f"{distinct:,} values of about {len(seen) / distinct:.0f} rows each, in several parts: "
+            f"--group_column={column.name} keeps the rows of each in one part"
         )
-    return cells
 
 
-def _labels(
-    table: pyarrow.Table, training: np.ndarray, like: Mapping[str, Any], options: Options
-) -> tuple[np.ndarray | None, dict[str, Any]]:
-    """Returns the label of each row, and what the manifest says of them."""
-    if not options.label or (like and options.label not in table.column_names):
-        return None, {}
-    cells = _label_cells(table, options)
-    described = like["labels"] if like else _described_labels(cells[training], options)
-    return _known_labels(cells, described, options), {"labels": described}
+def _warn_of_copies(values: np.ndarray, parts: Mapping[str, np.ndarray]) -> None:
+    """Warns of rows that a model may have learnt by heart."""
+    if "train" not in parts:
+        return
+    hashes = _hashes(values)
+    for part in value_records.PARTS[1:]:
+        rows = parts.get(part, np.arange(0))
+        if copies := int(np.isin(hashes[rows], hashes[parts["train"]]).sum()):
+            logging.warning(
+                "%s of the %s rows of the part %s have all cells of a training row. If they are "
+                "copies, drop them from the table, or keep them in one part with --group_column",
+                f"{copies:,}", f"{len(rows):,}", part,
+            )  # fmt: skip
 
 
-def _described_labels(cells: np.ndarray, options: Options) -> dict[str, Any]:
-    """Returns what the manifest says of labels with these cells in the training part."""
-    if cells.dtype == object:
-        return {"kind": "classes", "names": sorted({*cells})}
-    mean, deviation = float(cells.mean()), float(cells.std()) or 1.0
-    described: dict[str, Any] = {"kind": "numbers", "names": [options.label]}
-    return described | {"means": [mean], "deviations": [deviation]}
+def _hashes(values: np.ndarray) -> np.ndarray:
+    """Returns a hash of 64 bits of each row."""
+    hashes = np.zeros(len(values), np.uint64)
+    for column in values.T:
+        bits = np.ascontiguousarray(column).view(np.uint32).astype(np.uint64)
+        hashes = (hashes ^ bits) * np.uint64(0x9E3779B97F4A7C15)  # splitmix64's
+        hashes ^= hashes >> np.uint64(29)
+    return hashes
 
 
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
-def _parts(table: pyarrow.Table, options: Options) -> np.ndarray:
+def _parts(table: value_tables.Table, options: Options) -> np.ndarray:
     """Returns the number of the part of each row, -1 for none."""
-    total = table.num_rows
+    total = len(table)
     if options.part_column:
-        named = value_tables.column(table, options.part_column, options.input, "--part_column")
-        said = named.to_pylist()
-        if unknown := sorted({str(it) for it in said} - {*value_records.PARTS}):
-            raise ValueError(
-                f"the column {options.part_column!r} of {options.input} says {unknown[0]!r}; parts "
-                f"are {', '.join(value_records.PARTS)}"
-            )
-        return np.array([value_records.PARTS.index(it) for it in said])
-    sizes = value_tables.part_sizes(options.parts, total, value_records.PARTS)
+        return _named_parts(table, options.part_column)
+    sizes = value_tables.part_sizes(options.parts or DEFAULT_PARTS, total, value_records.PARTS)
     if options.group_column:
-        groups = value_tables.column(table, options.group_column, options.input, "--group_column")
-        bounds = np.cumsum(sizes) / total
-        places = [_place(str(it), options.seed) for it in value_tables.cells(groups)]
-        found = np.searchsorted(bounds, places, side="right")
-        return np.where(found < len(value_records.PARTS), found, -1)
+        return _parts_of_groups(table, np.cumsum(sizes) / total, options)
     parts = np.repeat([*range(len(value_records.PARTS)), -1], [*sizes, total - sum(sizes)])
     return parts[np.argsort(np.random.default_rng(options.seed).permutation(total))]
+
+
+def _named_parts(table: value_tables.Table, name: str) -> np.ndarray:
+    """Returns the number of the part that a column names in each row."""
+    table.check_column(name, "--part_column")
+    cells = table.cells(name, as_text=True)
+    known = [
+        cells.texts[code] in value_records.PARTS if code >= 0 else False for code in cells.values
+    ]
+    if not all(known):
+        row = known.index(False)
+        raise ValueError(
+            f"the column {name!r} of {table.place(row)} is {table.example(name, row)!r}; parts are "
+            f"{', '.join(value_records.PARTS)}"
+        )
+    return np.array([value_records.PARTS.index(cells.texts[code]) for code in cells.values])
+
+
+def _parts_of_groups(table: value_tables.Table, bounds: np.ndarray, options: Options) -> np.ndarray:
+    """Returns the number of the part of each row, -1 for none, by a hash of its group.
+
+    A row without a group is a group of its own.
+    """
+    name = options.group_column
+    table.check_column(name, "--group_column")
+    cells = table.cells(name, as_text=True)
+    by_group = np.array([_place(it, options.seed) for it in cells.texts])
+    places = np.append(by_group, 0.0)[cells.values]
+    if (empty := np.flatnonzero(cells.values < 0)).size:
+        logging.warning(
+            "%s of %s rows (%.2f%%) have no %r, the first %s: each is a group of its own",
+            f"{empty.size:,}", f"{len(table):,}", 100 * empty.size / len(table), name,
+            table.place(empty[0]),
+        )  # fmt: skip
+        places[empty] = [_place(f"row {row}", options.seed) for row in empty]
+    found = np.searchsorted(bounds, places, side="right")
+    return np.where(found < len(value_records.PARTS), found, -1)
 
 
 def _place(group: str, seed: int) -> float:
@@ -311,105 +452,24 @@ def _place(group: str, seed: int) -> float:
     return int.from_bytes(digest.digest(), "big") / 2**64
 
 
-def _cells(table: pyarrow.Table, name: str, options: Options) -> np.ndarray:
-    """Returns the cells of a column: texts, None where empty; or numbers, nan where empty."""
-    column, kind = table.column(name), table.schema.field(name).type
-    is_whole = pyarrow.types.is_integer(kind)
-    if name in _names(options.categories) or pyarrow.types.is_boolean(kind):
-        if not (is_whole or pyarrow.types.is_boolean(kind) or pyarrow.types.is_string(kind)):
-            raise ValueError(
-                f"--categories names {name!r}, which holds {kind}; categories are text, whole "
-                "numbers, or true and false"
-            )
-        column, kind = column.cast(pyarrow.string()), pyarrow.string()
-    if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
-        stripped = (it.strip() if it is not None else None for it in column.to_pylist())
-        return np.array([it or None for it in stripped], object)
-    if pyarrow.types.is_temporal(kind):
-        column = column.cast(pyarrow.timestamp("s")).cast(pyarrow.int64())
-    elif not (is_whole or pyarrow.types.is_floating(kind) or pyarrow.types.is_null(kind)):
-        raise ValueError(
-            f"the column {name!r} of {options.input} holds {kind}; it must hold numbers, text, "
-            "times, or true and false: leave it out with --leave_out"
-        )
-    if pyarrow.types.is_null(kind):
-        return np.full(table.num_rows, np.nan)
-    numbers = column.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
-    return value_tables.finite(numbers, options.input)
-
-
-def _column(name: str, cells: np.ndarray, options: Options) -> Column:
-    if cells.dtype == object:
-        counts = collections.Counter(it for it in cells if it is not None)
-        found = sorted(counts, key=lambda it: (-counts[it], it))
-        if len(found) > MOST_CATEGORIES:
-            raise ValueError(
-                f"the column {name!r} has {len(found):,} different texts, more than "
-                f"{MOST_CATEGORIES:,}: leave it out with --leave_out"
-            )
-        if not found:
-            raise _without_value(name)
-        return Column(name, "category", categories=(UNKNOWN, *found))
-    seen = cells[~np.isnan(cells)]
-    if not len(seen):
-        raise _without_value(name)
-    if options.scaling == "none":
-        return Column(name, "number")
-    if options.scaling == "standard":
-        return Column(name, "number", float(seen.mean()), float(seen.std()) or 1.0)
-    shares = np.linspace(0, 1, min(QUANTILES, len(seen)))
-    quantiles = tuple(np.quantile(seen, shares).tolist())
-    return Column(name, "number", quantiles=quantiles)
-
-
-def _without_value(name: str) -> ValueError:
-    return ValueError(
-        f"the column {name!r} has no value in the training part: leave it out with --leave_out"
-    )
-
-
-def _normal_quantiles(cells: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
-    """Returns the normal quantiles of numbers, in the middle of those that are equal.
-
-    Source: scikit-learn, QuantileTransformer; there the least and the greatest are 5.2 deviations
-    off, however many there are.
-    """
-    shares = np.linspace(0, 1, len(quantiles))
-    below = np.interp(cells, quantiles, shares)
-    above = 1 - np.interp(-cells, -quantiles[::-1], shares)
-    places = np.clip((below + above) / 2, CLIPPED, 1 - CLIPPED)
-    return np.where(np.isnan(cells), np.nan, special.ndtri(places))
-
-
-def _donors(values: np.ndarray, seed: int) -> value_masking.Donors:
-    chosen = np.random.default_rng(seed).permutation(len(values))[:MOST_DONORS]
-    taken = Cells(values).take(chosen)
+def _donors(training: Rows, seed: int) -> value_masking.Donors:
+    chosen = np.random.default_rng(seed).permutation(len(training))[:MOST_DONORS]
+    taken = training.take(chosen)
     return taken[records.VALUES_FEATURE], taken[records.OBSERVED_FEATURE]
 
 
-def _unseen(columns: Sequence[Column], values: np.ndarray) -> Mapping[str, float]:
-    """Returns by column the share of cells with a category that is not known."""
-    shares = {
-        column.name: float((values[:, at] == 0).mean())
-        for at, column in enumerate(columns)
-        if column.kind == "category"
-    }
-    return {name: share for name, share in shares.items() if share}
-
-
 def main(options: Options) -> None:
-    """Builds and prints the kinds of the columns, and what was made."""
-    manifests = build(options)
-    columns = next(iter(manifests.values())).statistics["columns"][1:]
-    for column in columns:
-        kinds = len(column.get("categories", ())) - 1
-        what = f"category, {kinds:,} values" if column["kind"] == "category" else "number"
-        command_line.print_report(f"  {column['name']:24} {what}")
+    """Builds and prints the columns, and what was made."""
+    manifests = build(options, command_line.print_report)
     for part, manifest in manifests.items():
+        statistics = manifest.statistics
         command_line.print_report(
-            f"{part or options.output}: {manifest.num_examples:,} rows of {len(columns)} columns; "
-            f"{manifest.statistics['unobserved_share']:.2%} of the cells are empty"
+            f"{part or options.output}: {manifest.num_examples:,} rows of "
+            f"{manifest.max_seq_length - 1} columns; {statistics['unobserved_share']:.2%} of the "
+            "cells are empty"
         )
+        if (labels := statistics.get("labels", {})).get("kind") == "classes":
+            command_line.print_report(f"  classes: {', '.join(labels['names'])}")
 
 
 if __name__ == "__main__":

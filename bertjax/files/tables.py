@@ -1,4 +1,6 @@
-r"""Rows of tables: CSV, TSV, JSON lines and Parquet files, compressed or not, in constant memory.
+r"""Tables: CSV, TSV, JSON lines and Parquet files, compressed or not.
+
+`rows` yields them row by row in constant memory, `columns` returns them as columns of text.
 
 CSV and TSV name their columns in the first line, JSON lines as keys, Parquet in its schema. Fields
 of CSV may be quoted and then hold commas and line ends (RFC 4180); in TSV, as in GLUE's files, a
@@ -13,14 +15,17 @@ import contextlib
 import csv
 import dataclasses
 import decimal
+import functools
 import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow
+import pyarrow.compute
 from absl import logging
 from etils import epath
+from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
 from bertjax.files import delimiters, json_text, opening, text_encodings
@@ -30,6 +35,8 @@ LONGEST_FIELD = 1 << 28
 # A longer line means a file without line ends; the whole line must be in memory.
 LONGEST_RECORD_BYTES = 1 << 28
 ROWS_PER_BATCH = 256
+# A block of columns has whole rows. Larger blocks are tried where a row is longer.
+BLOCK_BYTES = (1 << 24, 1 << 27, (1 << 31) - 1)
 _SKIPPED_BYTES = 1 << 20
 
 
@@ -130,6 +137,89 @@ def column_names(path: epath.PathLike, rules: Rules = EXACT) -> tuple[str, ...]:
             _, names = next(FIELDS[suffix](numbered, path, rules, head), (1, ()))
             return () if isinstance(names, Fault) else tuple(delimiters.column_names(names))
         return tuple(next((r.values for r in RECORDS[suffix](file, path, rules) if r.values), {}))
+
+
+def columns(path: epath.PathLike, rules: Rules = EXACT) -> pyarrow.Table:
+    """Returns the columns of a .csv, .tsv or .parquet file; other names are read as .csv.
+
+    Columns of CSV and TSV are strings as they stand in the file, columns of Parquet have its types.
+    Rows are the rows of `rows`. ValueError if two columns have one name.
+    """
+    suffix = opening.suffixes(path)[0]
+    if suffix in RECORDS.keys() - {".parquet"}:
+        raise ValueError(f"{path} ends in {suffix!r}; files of columns are .csv, .tsv or .parquet")
+    opening.check_regular(path)
+    if suffix == ".parquet":
+        with opening.opened(path) as file, parquet_errors(path):
+            table = parquet.read_table(file)
+    else:
+        table = _text_columns(path, suffix if suffix in FIELDS else ".csv", rules)
+    names = delimiters.column_names(table.column_names)
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{path} has several columns {', '.join(map(repr, repeated))}")
+    return table.rename_columns(names)
+
+
+def line_of(path: epath.PathLike, row: int, rules: Rules = EXACT) -> str:
+    """Returns "FILE:LINE" of a row of `columns`, counted from 0; "FILE, row N" of Parquet."""
+    suffix = opening.suffixes(path)[0]
+    if suffix == ".parquet":
+        return f"{path}, row {row + 1}"
+    found = itertools.islice(rows(path, rules, suffix if suffix in FIELDS else ".csv"), row, None)
+    return f"{path}:{next(found).number}"
+
+
+def _text_columns(path: epath.PathLike, suffix: str, rules: Rules) -> pyarrow.Table:
+    with opening.opened(path, rules.encoding) as file:
+        head, numbered = _begun(lines(file), path, suffix, rules)
+        _, names = next(FIELDS[suffix](numbered, path, rules, head), (1, ()))
+    if isinstance(names, Fault) or not names:
+        reason = names.message if isinstance(names, Fault) else "it has no columns"
+        raise ValueError(f"{path}:{1 + head.skipped}: {reason}")
+    for block in BLOCK_BYTES:
+        try:
+            with opening.opened(path, rules.encoding) as file:
+                table = _read_text(file, len(names), head, block)
+            break
+        except pyarrow.ArrowInvalid as error:
+            if "straddl" not in str(error) or block == BLOCK_BYTES[-1]:
+                _check_rows(path, suffix, rules)
+                raise ValueError(f"{path} cannot be read as a table: {error}") from error
+    # A quote that is not closed takes all lines that follow.
+    if len(table) and any("\n" in column[-1].as_py() for column in table.columns):
+        _check_rows(path, suffix, rules)
+    table = table.slice(1).rename_columns(names)
+    if len(names) == 1:
+        return table
+    # Excel's rows beneath the table hold delimiters alone.
+    is_empty = [pyarrow.compute.equal(column, "") for column in table.columns]
+    is_blank = functools.reduce(pyarrow.compute.and_, is_empty)
+    if not pyarrow.compute.any(is_blank).as_py():
+        return table
+    return table.filter(pyarrow.compute.invert(is_blank))
+
+
+def _read_text(file: opening.File, width: int, head: _Head, block: int) -> pyarrow.Table:
+    """Returns all rows, the header among them, as strings."""
+    names = [str(place) for place in range(width)]
+    kinds = dict.fromkeys(names, pyarrow.string())
+    return arrow_csv.read_csv(
+        file,
+        arrow_csv.ReadOptions(column_names=names, skip_rows=head.skipped, block_size=block),
+        arrow_csv.ParseOptions(
+            delimiter=head.delimiter,
+            quote_char=False if head.suffix == ".tsv" else '"',
+            newlines_in_values=head.suffix != ".tsv",
+        ),
+        arrow_csv.ConvertOptions(column_types=kinds, strings_can_be_null=False),
+    )
+
+
+def _check_rows(path: epath.PathLike, suffix: str, rules: Rules) -> None:
+    """Raises a ValueError with the line of the first row that has a fault."""
+    for row in rows(path, rules, suffix):
+        if row.fault:
+            raise ValueError(f"{path}:{row.number}: {row.fault.message}")
 
 
 def decimal_mark(path: epath.PathLike, rules: Rules) -> str:

@@ -1,20 +1,294 @@
-"""Tables of numbers and categories, as columns in memory; and how they are cut into parts."""
+"""Tables whose columns are numbers, times or categories, as training decided; and their parts."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow
 import pyarrow.compute
 from absl import logging
-from pyarrow import csv, parquet
 
-from bertjax.files import opening, tables
+from bertjax.cli import command_line
+from bertjax.files import delimiters, opening, tables, text_encodings
+from bertjax.options import faults
+from data_pipelines.values import spellings, value_records
 
 LONGER_STEP = 1.5  # times the median step: months have 28 to 31 days
+MOST_WHOLE = 2**53  # float64 holds all whole numbers up to it
+NUMBER, TIME, CLOCK, TEXT = "number", "time", "clock", "text"
+WHOLE_TYPES = (
+    *(f"int{bits}" for bits in (8, 16, 32, 64)),
+    *(f"uint{bits}" for bits in (8, 16, 32, 64)),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How the text of tables is read: `missing` are texts of empty cells, in every column."""
+
+    delimiter: str = delimiters.AUTO
+    encoding: str = text_encodings.UTF8
+    missing: tuple[str, ...] = ()
+    decimal: str = spellings.AUTO
+
+    @property
+    def rules(self) -> tables.Rules:
+        """The rules for the rows of a file."""
+        return tables.Rules(
+            delimiter=self.delimiter, encoding=self.encoding, encoding_option="--encoding"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(value_records.Options):
+    """The options of builders that read tables."""
+
+    delimiter: str = command_line.option(delimiters.HELP, default=delimiters.AUTO)
+    encoding: str = command_line.option(
+        "of CSV and TSV, for example cp1252 or utf-16", default=text_encodings.UTF8
+    )
+    missing: str = command_line.option(
+        "texts of empty cells, with commas between them, in addition to those of numbers and "
+        f"times: {' '.join(spellings.MISSING)}",
+        default="",
+    )
+    decimal: str = command_line.option(
+        "the decimal mark of numbers; auto: as the cells of a column show",
+        choices=lambda: (spellings.AUTO, *spellings.MARKS),
+        default=spellings.AUTO,
+    )
+
+    @property
+    def reading(self) -> Reading:
+        """How the input is read; ValueError for an option that is not possible."""
+        for name, fault in (
+            ("--delimiter", delimiters.fault(self.delimiter)),
+            ("--encoding", text_encodings.fault(self.encoding)),
+        ):
+            if fault:
+                raise ValueError(f"{name} {fault}")
+        missing = tuple(it.strip() for it in self.missing.split(",") if it.strip())
+        return Reading(self.delimiter, self.encoding, missing, self.decimal)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cells:
+    """The cells of a column: their `kind`, and for text files the form in which they are spelt.
+
+    values: [rows], nan where empty: numbers, seconds since 1970, or seconds since midnight; for
+      text places in `texts`, -1 where empty
+    texts: the different texts of a column of text
+    type: the type that the file states, "text" in text files
+    strays: places of cells that are not of the kind, and are empty in `values`
+    """
+
+    kind: str
+    values: np.ndarray
+    type: str
+    form: str = ""
+    texts: tuple[str, ...] = ()
+    strays: np.ndarray = dataclasses.field(default_factory=lambda: np.arange(0))
+
+
+class Table:
+    """The columns of a file, read once."""
+
+    def __init__(self, path: str, reading: Reading = Reading()):
+        self.path, self.reading = path, reading
+        self._table = tables.columns(path, reading.rules)
+        self._mark = reading.decimal
+        if self._mark == spellings.AUTO:
+            self._mark = "." if self._is_typed else tables.decimal_mark(path, reading.rules)
+        if not len(self._table):
+            raise ValueError(
+                f"{path} has no rows under its header, {', '.join(self._table.column_names)}"
+            )
+
+    @property
+    def _is_typed(self) -> bool:
+        return opening.suffixes(self.path)[0] == ".parquet"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all columns."""
+        return tuple(self._table.column_names)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def place(self, row: int) -> str:
+        """Returns "FILE:LINE" of a row counted from 0, "FILE, row N" of Parquet."""
+        return tables.line_of(self.path, int(row), self.reading.rules)
+
+    def check_column(self, name: str, option: str) -> None:
+        """Raises a ValueError if there is no column that an option names."""
+        if name not in self.names:
+            raise faults.unknown(option, name, self.names, f"the columns of {self.path}")
+
+    def example(self, name: str, row: int) -> str:
+        """Returns a cell as the file has it."""
+        return str(self._table.column(name)[int(row)].as_py())
+
+    def cells(
+        self,
+        name: str,
+        *,
+        training: np.ndarray | None = None,
+        form: str | None = None,
+        as_text: bool = False,
+    ) -> Cells:
+        """Returns the cells of a column, whose kind and form the rows `training` decide, or all.
+
+        With `form` they have that form, "" for text. Whole numbers and times are text by `as_text`.
+        """
+        column = self._table.column(name)
+        try:
+            column, type = _decoded(column)
+            as_text |= pyarrow.types.is_dictionary(self._table.field(name).type)
+            if pyarrow.types.is_string(column.type) or as_text:
+                column = column.cast(pyarrow.string())
+                cells = self._of_text(name, column, type, training, "" if as_text else form)
+            else:
+                cells = self._of_type(name, column, type)
+        except _ColumnFault:
+            raise
+        except (ValueError, pyarrow.ArrowException) as error:
+            raise self._fault(name, None, str(error)) from error
+        if cells.kind != TEXT and (at := np.flatnonzero(np.isinf(cells.values))).size:
+            raise self._fault(name, at[0], "holds an infinite number; leave such cells empty")
+        self._report_strays(name, cells, is_known=form is not None)
+        return cells
+
+    def _of_type(self, name: str, column: pyarrow.ChunkedArray, type: str) -> Cells:
+        types, kind = pyarrow.types, column.type
+        if types.is_integer(kind):
+            for extreme in pyarrow.compute.min_max(column).as_py().values():
+                if extreme is not None and abs(extreme) > MOST_WHOLE:
+                    row = pyarrow.compute.index(column, extreme).as_py()
+                    raise self._fault(name, row, _NOT_WHOLE.format(extreme))
+        if types.is_temporal(kind) and not types.is_duration(kind):
+            if types.is_time(kind):
+                return Cells(CLOCK, _seconds(column), type, spellings.CLOCK)
+            return Cells(TIME, _seconds(column), type, spellings.ISO)
+        values = _seconds(column) if types.is_duration(kind) else _floats(column)
+        return Cells(NUMBER, values, type, spellings.PLAIN)
+
+    def _of_text(
+        self,
+        name: str,
+        column: pyarrow.ChunkedArray,
+        type: str,
+        training: np.ndarray | None,
+        form: str | None,
+    ) -> Cells:
+        texts, codes = _distinct(column, self.reading.missing)
+        if form is None:
+            part = codes if training is None else codes[training]
+            counts = np.bincount(part[part >= 0], minlength=len(texts))
+            is_empty = pyarrow.compute.is_in(texts, pyarrow.array(spellings.MISSING))
+            counts = np.where(is_empty, 0, counts)
+            decimal = self.reading.decimal
+            form = spellings.decide(texts, counts, file_mark=self._mark, decimal=decimal)
+        if not form:
+            return Cells(TEXT, codes, type, texts=tuple(texts.to_pylist()))
+        is_empty = pyarrow.compute.is_in(texts, pyarrow.array(spellings.MISSING))
+        by_text = spellings.parse(texts, form)
+        for place in np.flatnonzero(spellings.matches(texts, r"^[+-]?\d{16,}$")):
+            if abs(int(texts[int(place)].as_py())) > MOST_WHOLE:
+                row = np.flatnonzero(codes == place)[0]
+                raise self._fault(name, row, _NOT_WHOLE.format(texts[int(place)]))
+        is_stray = np.isnan(by_text) & ~np.asarray(is_empty)
+        values = np.append(by_text, np.nan)[codes]
+        strays = np.flatnonzero(np.append(is_stray, False)[codes])
+        return Cells(spellings.FORMS[form].kind, values, type, form, strays=strays)
+
+    def _report_strays(self, name: str, cells: Cells, *, is_known: bool) -> None:
+        """Warns of cells that are not of the kind; a ValueError if a known kind has too many."""
+        if not cells.strays.size:
+            return
+        row = cells.strays[0]
+        filled = np.isfinite(cells.values).sum() + cells.strays.size
+        share = cells.strays.size / filled
+        cell = f"{self.example(name, row)!r:.60} in {self.place(row)}"
+        kind = f"{cells.kind}s such as {cells.form}"
+        if is_known and share > 1 - spellings.LEAST_SHARE:
+            raise self._fault(
+                name, None, f"holds {kind} in the training records, and here {share:.2%} of its "
+                f"cells are others, the first {cell}"
+            )  # fmt: skip
+        logging.warning(
+            "The column %r of %s holds %s, but %s of its cells (%.2f%%) are others, the first %s: "
+            "they are not observed. --missing names texts of empty cells",
+            name, self.path, kind, f"{cells.strays.size:,}", 100 * share, cell,
+        )  # fmt: skip
+
+    def _fault(self, name: str, row: int | None, reason: str) -> _ColumnFault:
+        place = self.path if row is None else self.place(row)
+        return _ColumnFault(f"the column {name!r} of {place} {reason}")
+
+
+class _ColumnFault(ValueError):
+    """A fault that names the column."""
+
+
+def _decoded(column: pyarrow.ChunkedArray) -> tuple[pyarrow.ChunkedArray, str]:
+    """Returns a column as strings, numbers or times, and its type in the file."""
+    types = pyarrow.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if tables.is_text(kind):
+        return column.cast(pyarrow.string()), TEXT
+    if types.is_boolean(kind):
+        return column.cast(pyarrow.string()), str(kind)
+    numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_temporal)
+    if not types.is_null(kind) and not any(fits(kind) for fits in numbers):
+        raise ValueError(
+            f"holds {kind}; it must hold numbers, text, times, or true and false: leave it out"
+        )
+    return column, str(kind)
+
+
+def _distinct(
+    column: pyarrow.ChunkedArray, missing: Sequence[str]
+) -> tuple[pyarrow.StringArray, np.ndarray]:
+    """Returns the different texts, without white space around them, and their places [rows].
+
+    The place of an empty cell is -1.
+    """
+    encoded = column.dictionary_encode().unify_dictionaries()
+    kept = (
+        encoded.chunk(0).dictionary if encoded.num_chunks else pyarrow.array([], pyarrow.string())
+    )
+    codes = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
+    codes = np.concatenate([*codes, np.zeros(0, np.int32)])
+    texts = pyarrow.compute.utf8_normalize(pyarrow.compute.utf8_trim_whitespace(kept), "NFC")
+    again = texts.dictionary_encode()
+    places = np.append(again.indices.to_numpy(zero_copy_only=False), -1)
+    is_empty = pyarrow.compute.is_in(again.dictionary, pyarrow.array(["", *missing]))
+    is_empty = np.append(is_empty.to_numpy(zero_copy_only=False), False)
+    places = np.where(is_empty[places], -1, places)
+    return again.dictionary, places[codes]
+
+
+def _floats(column: pyarrow.ChunkedArray) -> np.ndarray:
+    return column.cast(pyarrow.float64()).to_numpy(zero_copy_only=False).astype(np.float64)
+
+
+def _seconds(column: pyarrow.ChunkedArray) -> np.ndarray:
+    """Returns times as seconds since 1970 or midnight, durations as seconds, to microseconds."""
+    column = tables.in_microseconds(column)
+    types, kind = pyarrow.types, column.type
+    units = {"s": 1, "ms": 1e3, "us": 1e6}
+    if types.is_date(kind):
+        column = column.cast(pyarrow.timestamp("s"))
+        unit = "s"
+    else:
+        unit = kind.unit
+    whole = pyarrow.int32() if types.is_time32(kind) else pyarrow.int64()
+    return _floats(column.cast(whole)) / units[unit]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,68 +299,29 @@ class Numbers:
     values: np.ndarray
 
 
-def read(path: str) -> pyarrow.Table:
-    """Returns the table of a .csv or .parquet file, compressed or not."""
-    opening.check_regular(path)
-    is_parquet = opening.suffixes(path)[0] == ".parquet"
-    try:
-        with opening.opened(path) as file:
-            table = parquet.read_table(file) if is_parquet else csv.read_csv(file)
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
-        raise ValueError(f"{path} cannot be read as a table: {error}") from error
-    names = table.column_names
-    if len(set(names)) < len(names):
-        raise ValueError(f"{path} has two columns of one name: {', '.join(names)}")
-    if not len(table):
-        raise ValueError(f"{path} has no rows under its header, {', '.join(names)}")
-    return table
-
-
-def read_numbers(path: str, *, time_column: str = "", columns: str = "") -> Numbers:
+def read_numbers(
+    path: str, *, time_column: str = "", columns: str = "", reading: Reading | None = None
+) -> Numbers:
     """Returns the columns of numbers of a file in the order of time."""
     if path.endswith(".npy"):
         return _of_array(path)
-    table = read(path)
+    table = Table(path, reading or Reading())
     if time_column:
-        _check_times(path, column(table, time_column, path, "--time_column"), time_column)
-    is_number = {
-        field.name: pyarrow.types.is_integer(field.type) or pyarrow.types.is_floating(field.type)
-        for field in table.schema
-        if field.name != time_column
-    }
-    names = columns.split(",") if columns else [name for name, it in is_number.items() if it]
-    for name in names:
-        column(table, name, path, "--channels")
-        if not is_number[name]:
-            raise ValueError(
-                f"the column {name!r} of {path} holds {table.schema.field(name).type}; it must "
-                "hold numbers"
-            )
-    if not names:
-        raise ValueError(f"{path} has no column of numbers: {', '.join(table.column_names)}")
-    values = [
-        table.column(name).cast(pyarrow.float64()).to_numpy(zero_copy_only=False) for name in names
-    ]
-    return Numbers(tuple(names), finite(np.stack(values, axis=1), path))
-
-
-def part_sizes(text: str, total: int, names: Sequence[str]) -> list[int]:
-    """Returns the numbers of rows of parts, given as numbers or as shares of all."""
-    try:
-        numbers = [float(it) for it in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not 1 <= len(numbers) <= len(names) or min(numbers) < 0 or not numbers[0]:
+        table.check_column(time_column, "--time_column")
+        _check_times(table, time_column)
+    chosen = columns.split(",") if columns else table.names
+    for name in chosen:
+        table.check_column(name, "--channels")
+    cells = {name: table.cells(name) for name in chosen if columns or name != time_column}
+    numbers = {name: it.values for name, it in cells.items() if it.kind == NUMBER}
+    if columns and (others := [name for name in cells if name not in numbers]):
         raise ValueError(
-            f"--parts is {text!r}; it must be up to {len(names)} numbers ({', '.join(names)}): "
-            "rows, or shares of all"
+            f"the column {others[0]!r} of {path} holds {cells[others[0]].kind}; it must hold "
+            "numbers"
         )
-    if sum(numbers) <= 1 + 1e-9:
-        bounds = np.rint(np.cumsum(numbers) * total).astype(int)
-        numbers = np.diff(bounds, prepend=0).tolist()
-    if sum(numbers) > total:
-        raise ValueError(f"--parts is {text!r}, {sum(numbers):,.0f} rows; there are {total:,}")
-    return [int(it) for it in numbers] + [0] * (len(names) - len(numbers))
+    if not numbers:
+        raise ValueError(f"{path} has no column of numbers: {', '.join(table.names)}")
+    return Numbers(tuple(numbers), np.stack([*numbers.values()], axis=1))
 
 
 def _of_array(path: str) -> Numbers:
@@ -110,46 +345,63 @@ def finite(values: np.ndarray, path: str) -> np.ndarray:
     return values
 
 
-def column(table: pyarrow.Table, name: str, path: str, option: str) -> Any:
+def column(table: pyarrow.Table, name: str, path: str, option: str) -> pyarrow.ChunkedArray:
     """Returns the column of a file that an option names; ValueError if there is none."""
     if name not in table.column_names:
-        raise ValueError(
-            f"{option} names {name!r}, which {path} does not have: {', '.join(table.column_names)}"
-        )
+        raise faults.unknown(option, name, table.column_names, f"the columns of {path}")
     return table.column(name)
 
 
-def cells(column: Any) -> list[Any]:
-    """Returns the values of a column in Python, whatever packages are installed."""
-    return tables.in_microseconds(column).to_pylist()
-
-
-def _check_times(path: str, times: pyarrow.ChunkedArray, name: str) -> None:
+def _check_times(table: Table, name: str) -> None:
     """Checks that times rise, and warns of steps that are longer than most."""
-    kind = times.type
-    if pyarrow.types.is_date(kind):
-        times = times.cast(pyarrow.timestamp("s"))
-    elif pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind):
-        times = times.cast(pyarrow.float64())
-    elif not pyarrow.types.is_timestamp(kind):
+    cells = table.cells(name)
+    if cells.kind not in (NUMBER, TIME):
         raise ValueError(
-            f"the column {name!r} of {path} holds {kind}; times must be numbers, or dates such as "
-            "2026-01-31 12:00. Without --time_column rows are taken in their order"
+            f"the column {name!r} of {table.path} holds {cells.kind}; times must be numbers, or "
+            "dates such as 2026-01-31 12:00. Without --time_column rows are taken in their order"
         )
-    if times.null_count:
-        raise ValueError(f"the column {name!r} of {path} has {times.null_count:,} empty cells")
-    steps = np.diff(times.to_numpy())
-    if (falls := np.flatnonzero(steps <= np.zeros((), steps.dtype))).size:
+    if empty := int(np.isnan(cells.values).sum()):
+        raise ValueError(f"the column {name!r} of {table.path} has {empty:,} empty cells")
+    steps = np.diff(cells.values)
+    if (falls := np.flatnonzero(steps <= 0)).size:
         raise ValueError(
-            f"the column {name!r} of {path} does not rise at row {falls[0] + 2}: sort the file by "
-            "it, and keep series of several things in a column each"
+            f"the column {name!r} of {table.path} does not rise at row {falls[0] + 2}: sort the "
+            "file by it, and keep series of several things in a column each"
         )
-    usual = np.median(steps.astype(np.float64))
-    if (longer := np.flatnonzero(steps.astype(np.float64) > LONGER_STEP * usual)).size:
+    usual = np.median(steps) if len(steps) else 0.0
+    if (longer := np.flatnonzero(steps > LONGER_STEP * usual)).size:
         at = longer[0]
         logging.warning(
             "In the column %r of %s, %s of %s steps are longer than most, the first from row %d "
             "(%s) to the next (%s). Windows go across them as if no time was missing; add rows "
             "with empty cells there",
-            name, path, f"{longer.size:,}", f"{steps.size:,}", at + 1, times[at], times[at + 1],
+            name, table.path, f"{longer.size:,}", f"{steps.size:,}", at + 1,
+            table.example(name, at), table.example(name, at + 1),
         )  # fmt: skip
+
+
+_NOT_WHOLE = (
+    "holds {}, and float64 has whole numbers up to 2^53 alone: leave it out with --leave_out, or "
+    "name it in --categories"
+)
+
+
+def part_sizes(text: str, total: int, names: Sequence[str]) -> list[int]:
+    """Returns the numbers of rows of parts, given as numbers or as shares of all."""
+    try:
+        numbers = [float(it) for it in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not 1 <= len(numbers) <= len(names) or not np.isfinite(numbers).all() or min(numbers) < 0:
+        numbers = []
+    if not numbers or not numbers[0]:
+        raise ValueError(
+            f"--parts is {text!r}; it must be up to {len(names)} numbers ({', '.join(names)}): "
+            "rows, or shares of all"
+        )
+    if sum(numbers) <= 1 + 1e-9:
+        bounds = np.rint(np.cumsum(numbers) * total).astype(int)
+        numbers = np.diff(bounds, prepend=0).tolist()
+    if sum(numbers) > total:
+        raise ValueError(f"--parts is {text!r}, {sum(numbers):,.0f} rows; there are {total:,}")
+    return [int(it) for it in numbers] + [0] * (len(names) - len(numbers))

@@ -118,7 +118,7 @@ def test_training_reads_patches_of_crops_and_evaluation_those_of_the_picture(tmp
         ("d.npz", {"array": "pictures"}, "holds no plain array 'pictures'"),
         ("d.npz", {"scaling": "imagenet"}, "--scaling is imagenet, of 3 channels"),
         ("t.parquet", {"array": "image"}, "row 2 of .*t.parquet has no bytes of a picture"),
-        ("t.parquet", {}, "--array names 'images', which .*: image"),
+        ("t.parquet", {}, "--array is 'images'; known are image"),
         ("*.png", {}, "a.png is not a whole picture"),
         ("*.gif", {}, "matches no file"),
     ],

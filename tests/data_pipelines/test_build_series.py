@@ -104,8 +104,8 @@ def test_the_same_input_gives_the_same_bytes_from_csv_and_npy(tmp_path, series):
 @pytest.mark.parametrize(
     ("name", "content", "changes", "message"),
     [
-        ("s.csv", None, {"time_column": "day"}, "--time_column names 'day', .* have: date, a"),
-        ("s.csv", None, {"channels": "a,note"}, "column 'note' of .* holds string"),
+        ("s.csv", None, {"time_column": "day"}, "--time_column is 'day'; known are date, a"),
+        ("s.csv", None, {"channels": "a,note"}, "column 'note' of .* holds text"),
         ("s.csv", None, {"parts": "300"}, r"--parts is '300', 300 rows; there are 200"),
         ("s.csv", None, {"parts": "a lot"}, "--parts is 'a lot'; it must be up to 3 numbers"),
         ("s.csv", None, {"patch": 40}, "--patch is 40, --window 26"),
@@ -125,9 +125,9 @@ def test_the_same_input_gives_the_same_bytes_from_csv_and_npy(tmp_path, series):
             "the deviation of a of .* is beyond",
         ),
         ("t.csv", b"date,a\n1,7\n2,7\n2,7\n", {}, "'date' of .* does not rise at row 3: sort"),
-        ("t.csv", b"date,a\n01.01.2020,7\n", {}, "'date' of .* holds string; times must be numb"),
+        ("t.csv", b"date,a\nMonday,7\n", {}, "'date' of .* holds text; times must be numb"),
         ("t.csv", b"date,a\n", {}, "has no rows under its header, date, a"),
-        ("t.parquet", b"PAR1 no", {}, "t.parquet cannot be read as a table"),
+        ("t.parquet", b"PAR1 no", {}, "t.parquet cannot be read as Parquet"),
         ("none.csv", None, {}, "none.csv"),
         ("o.npy", np.array([{}, 1]), {}, "o.npy cannot be read as an array"),
     ],
@@ -157,7 +157,7 @@ def test_a_gap_in_time_is_warned_of_and_months_of_other_lengths_are_not(tmp_path
         tmp_path / "gap.csv", months
     )
     assert not times_of(tmp_path / "n.csv", range(3, 30, 3))
-    assert "from row 9 (27.0) to the next (90.0)" in times_of(
+    assert "from row 9 (27) to the next (90)" in times_of(
         tmp_path / "n.csv", [*range(3, 30, 3), 90]
     )
 

@@ -49,7 +49,7 @@ def test_rows_of_a_table_keep_their_order_and_the_scaling_of_others(tmp_path):
     assert "labels" not in decoded.read(tmp_path / "bare")
     table(tmp_path / "odd.csv", 4, 3, a=["x", "y", "x", "y"])
     options = {"input": str(tmp_path / "odd.csv"), "output": str(tmp_path / "odd")}
-    with pytest.raises(ValueError, match="'a' of .*odd.csv holds texts, and in .* it holds numb"):
+    with pytest.raises(ValueError, match="'a' of .*odd.csv holds numbers"):
         build_tables.build(dataclasses.replace(like, **options))
 
 
