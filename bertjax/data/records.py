@@ -68,6 +68,8 @@ MOST_TOKENS, MOST_ENTRIES = 1 << 20, 1 << 28
 
 LANGUAGE_FIGURES = ("documents", "tokens", "bytes", "examples")
 
+CHECKSUM = "checksum"  # in the statistics of rows of values, which have no figures of text
+
 # The fields that `Manifest.digest` hashes.
 _READ = (
     *("format_version", "max_seq_length", "max_predictions_per_seq", "masked_lm_prob"),
@@ -256,6 +258,8 @@ class Manifest:
         read["tokenizer"] = {name: self.tokenizer.get(name) for name in _TOKENIZER_READ}
         read["shards"] = [[shard.file, shard.examples, shard.bytes] for shard in self.shards]
         read["statistics"] = {name: self.statistics.get(name) for name in _FIGURES}
+        if CHECKSUM in self.statistics:
+            read[CHECKSUM] = self.statistics[CHECKSUM]
         if self.languages:
             read["languages"] = {name: dict(figures) for name, figures in self.languages.items()}
         return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
@@ -355,6 +359,31 @@ class RecordSet:
           ValueError: if the file is damaged.
         """
         return contents_lib.load(self.directory)
+
+    def check_unchanged(self) -> None:
+        """Raises a ValueError if other records have taken the place of those that were opened.
+
+        Their manifest is another: of other shards, options or figures. A copy, or a new time of the
+        file, changes nothing.
+        """
+        try:
+            content = (self.directory / MANIFEST_FILE).read_bytes()
+            if content in self._manifests_read:
+                return
+            digest = Manifest.load(self.directory).digest
+        except (OSError, ValueError):
+            return  # half a copy, or a disk that is away: the next shard says so
+        if digest != self.manifest.digest:
+            raise ValueError(
+                f"the records in {self.directory} are not those that the run began with: they were "
+                "replaced while it read them. Put the first ones back and repeat the command, or "
+                "begin a new run"
+            )
+        self._manifests_read.add(content)
+
+    @functools.cached_property
+    def _manifests_read(self) -> set[bytes]:
+        return set()
 
     def of_language(self, language: str) -> RecordSet:
         """Returns the records of one language of several.

@@ -54,6 +54,16 @@ class Visit:
     skip: int
 
 
+class _Visited(collections.deque[int]):
+    """The last shards that streams have opened, and the number of all of them."""
+
+    count = 0
+
+    def append(self, shard: int) -> None:
+        super().append(shard)
+        self.count += 1
+
+
 def num_streams(global_batch_size: int, num_shards: int, max_streams: int = 32) -> int:
     """Returns V: the largest number up to `max_streams` that divides both batch and shards."""
     common = math.gcd(global_batch_size, num_shards)
@@ -177,7 +187,7 @@ def _read_batches(
     read_streams = range(read_rows.start // block, read_rows.stop // block)
     first_step = start_step - start_step % GROUPED if buckets else start_step
     # The last few visits of every stream: where a read error must have come from.
-    visited: collections.deque[int] = collections.deque(maxlen=4 * len(read_streams))
+    visited = _Visited(maxlen=4 * len(read_streams))
     first_row = (rows_before - (start_step - first_step) * global_batch_size) // streams
     visits = functools.partial(_shard_visits, record_set, visited, streams=streams)
     stream_rows = (
@@ -218,8 +228,9 @@ def evaluation_batches(
     rows = range(batch_size) if rows is None else rows
     _check_masks(record_set, draw_masks)
     _check_rows(rows, batch_size, 1, batch_size)
+    record_set.check_unchanged()
     dataset = _evaluation_dataset(record_set, batch_size, rows)
-    every_shard = range(len(record_set.manifest.shards))
+    every_shard = _Visited(range(len(record_set.manifest.shards)))
     batches = _numpy_batches(record_set, dataset, every_shard)
     if draw_masks is None:
         return map(_without_words, batches)
@@ -274,7 +285,7 @@ def _fits_memory(manifest: records.Manifest, shards: Sequence[int]) -> bool:
 
 def _shard_visits(
     record_set: records.RecordSet,
-    visited: collections.deque[int],
+    visited: _Visited,
     stream: int,
     *,
     streams: int,
@@ -409,6 +420,7 @@ def _read_whole(record_set: records.RecordSet, shards: Sequence[int]) -> mixture
     if len(read) != counts.sum():
         fault = _first_fault(record_set, shards)
         raise ValueError(f"{fault}; copy it again or rebuild the records")
+    record_set.check_unchanged()
     places = np.repeat(shards, counts)
     numbers = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
     records_read = np.empty(len(read), object)
@@ -520,16 +532,26 @@ def _read_ahead(dataset: Any) -> Any:
 
 
 def _numpy_batches(
-    record_set: records.RecordSet, dataset: Any, visited: Sequence[int]
+    record_set: records.RecordSet, dataset: Any, visited: _Visited
 ) -> Iterator[Batch]:
-    """Yields the dataset's batches; a read error becomes one that names the damaged shard."""
+    """Yields the dataset's batches; a read error becomes one that names the damaged shard.
+
+    Whether the records were replaced is looked up after new shards were opened. An error of the
+    function that opens them would be logged with all of TensorFlow's calls.
+    """
     # Looked up now: an iterator that is closed at exit finds TensorFlow's modules gone.
     read_error = records.import_tensorflow().errors.OpError
+    checked = 0
     try:
         for batch in dataset.as_numpy_iterator():
+            if checked < visited.count:
+                checked = visited.count
+                record_set.check_unchanged()
             _check_numbers(record_set, batch)
             yield batch
+        record_set.check_unchanged()
     except read_error as error:
+        record_set.check_unchanged()
         fault = _first_fault(record_set, visited)
         if fault is None:
             raise
@@ -541,6 +563,7 @@ def _check_numbers(record_set: records.RecordSet, batch: Batch) -> None:
     misfit = records.first_misfit(batch, record_set.manifest)
     if misfit is None:
         return
+    record_set.check_unchanged()
     row, fault = misfit
     shard, index = batch["record_positions"][row].tolist()
     raise ValueError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import filecmp
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -243,10 +244,11 @@ def _write(
     if seed is not None:
         order = np.random.default_rng(seed).permutation(len(rows))
         parts = [np.sort(order[index::number]) for index in range(number)]
+    digest = hashlib.blake2b(digest_size=8)
     shards = tuple(
         record_files.write_shard(
             directory / record_files.shard_name(index, number),
-            _encoded(rows, part, None if seed is None else seed + index),
+            _encoded(rows, part, None if seed is None else seed + index, digest),
         )
         for index, part in enumerate(parts)
     )
@@ -259,7 +261,7 @@ def _write(
         shards=shards,
         seed=seed or 0,
         arguments=arguments,
-        statistics={**statistics, "examples": len(rows)},
+        statistics={**statistics, "examples": len(rows), records.CHECKSUM: digest.hexdigest()},
         features=features,
     )
     files = dict(arrays or {})
@@ -274,12 +276,16 @@ def _write(
     return manifest
 
 
-def _encoded(rows: Rows, numbers: np.ndarray, seed: int | None) -> Iterator[bytes]:
-    """Yields the records of a shard, with a seed in random order."""
+def _encoded(
+    rows: Rows, numbers: np.ndarray, seed: int | None, digest: hashlib.blake2b
+) -> Iterator[bytes]:
+    """Yields the records of a shard, with a seed in random order, and adds them to a digest."""
     if seed is not None:
         numbers = np.random.default_rng(seed).permutation(numbers)
     for first in range(0, len(numbers), ROWS_PER_BATCH):
-        yield from encoding.encode_batch(rows.take(numbers[first : first + ROWS_PER_BATCH]))
+        for record in encoding.encode_batch(rows.take(numbers[first : first + ROWS_PER_BATCH])):
+            digest.update(record)
+            yield record
 
 
 def _feature(name: str, array: np.ndarray) -> records.Feature:

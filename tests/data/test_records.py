@@ -128,6 +128,7 @@ def test_records_are_known_again_by_what_is_read_and_not_by_what_is_told_besides
         {"max_sequences_per_row": 2},
         {"shards": (other_shard,)},
         {"statistics": {"unigram_entropy": 6.6, "documents": 4}},
+        {"statistics": {"unigram_entropy": 6.5, "documents": 4, "checksum": "0"}},
         {"tokenizer": dict(same.tokenizer, sha256="b" * 64)},
     ):
         assert described(**read).digest != same.digest

@@ -1,5 +1,7 @@
 import dataclasses
 import itertools
+import json
+import os
 import pathlib
 import tempfile
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import encoding, masking, record_files, records, streams
+from bertjax.files import atomic
 from tests import small_records
 
 LENGTH = 8
@@ -384,6 +387,36 @@ def test_a_damaged_shard_is_named(fresh):
             list(streams.evaluation_batches(fresh, batch_size=3))
 
 
+def test_records_that_are_replaced_while_they_are_read_stop_what_reads_them(fresh, tmp_path):
+    """Their shards have the same names and sizes, and the seed of the shuffle is another."""
+    training = train_batches(fresh, global_batch_size=BATCH_SIZE, seed=1)
+    evaluation = streams.evaluation_batches(fresh, batch_size=sum(COUNTS))
+    next(training)
+    other = write(tmp_path / "other", example=lambda shard, place, *_: example(place, shard))
+    dataclasses.replace(other.manifest, seed=99).save(other.directory)
+    fresh.directory.rename(tmp_path / "old")
+    other.directory.rename(fresh.directory)
+    message = "records are not those that the run began with"
+    for batches in (training, evaluation):
+        with pytest.raises(ValueError, match=message):
+            list(itertools.islice(batches, 100))
+    with pytest.raises(ValueError, match=message):
+        streams.evaluation_batches(fresh, batch_size=3)
+
+
+def test_a_copy_of_records_and_another_layout_of_their_manifest_are_the_same_records(fresh):
+    order = {"seed": 1, "max_streams": STREAMS, "shuffle_buffer_size": WINDOW}
+    training = train_batches(fresh, global_batch_size=BATCH_SIZE, **order)
+    expected = read(fresh, 40)
+    before = list(itertools.islice(training, 2))
+    path = fresh.directory / records.MANIFEST_FILE
+    changed = json.loads(path.read_text()) | {"arguments": {"output": "b"}}
+    atomic.write(path, json.dumps(changed))
+    for shard in fresh.shard_paths:
+        os.utime(shard, (0, 0))
+    assert_same_batches(before + list(itertools.islice(training, 38)), expected)
+
+
 def test_a_number_that_no_table_holds_is_named_with_its_record(tmp_path):
     made = write(tmp_path / "records", counts=(4, 4), predictions=2)
     path = made.directory / "shard-1.tfrecord"
@@ -392,6 +425,7 @@ def test_a_number_that_no_table_holds_is_named_with_its_record(tmp_path):
     changed = record_files.write_shard(path, encoded(rows))
     shards = (made.manifest.shards[0], dataclasses.replace(changed, file=path.name))
     made = dataclasses.replace(made, manifest=dataclasses.replace(made.manifest, shards=shards))
+    made.manifest.save(made.directory)
     fault = "masked_lm_positions holds 8, but it has 8 places"
     read_both_ways(made, rf"record 2 \(from 0\) of shard .*shard-1.*{fault}")
 

@@ -99,6 +99,14 @@ def test_the_same_command_again_changes_nothing_and_another_is_refused(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_records_are_known_again_by_the_values_that_they_hold(tmp_path):
+    one, same, other = (
+        build(tmp_path / name, input=value)["train"].digest
+        for name, value in (("one", "1"), ("same", "1"), ("other", "2"))
+    )
+    assert one == same != other
+
+
 def test_a_build_that_fails_leaves_nothing_and_files_of_others_stay(tmp_path):
     with pytest.raises(ValueError, match="no rows for train"):
         build(tmp_path / "out", (0, 4, 3))
