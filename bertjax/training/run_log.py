@@ -68,8 +68,9 @@ def start(run: program.Program, workdir: epath.Path) -> None:
             logging.info("%s: languages:\n  %s", phase.name, listed)
             if fault := mixtures.warning(read):
                 logging.warning("%s: %s", phase.name, fault)
-    for obstacle in _of_run(run):
-        logging.warning("transformers will not load this model: %s", obstacle)
+    if run.config.model.embeddings in encoder_config.OF_TOKENS:
+        for obstacle in _of_run(run):
+            logging.warning("transformers will not load this model: %s", obstacle)
     if (step := schedules.last_step_before_decay(run.step_inputs.schedule)) is not None:
         logging.info(
             "The learning rate decays from step %d on; the checkpoint of that step is kept", step

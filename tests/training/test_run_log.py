@@ -1,12 +1,12 @@
 """Claims about what is known to be no model of transformers before it is trained."""
 
 from bertjax import config as config_lib
-from bertjax import finetuning, recipes
+from bertjax import finetuning, recipes, train
 from bertjax.convert import huggingface_tokenizer
 from bertjax.models import placement
 from bertjax.tokenization import sentence_piece, tokenizer
 from bertjax.training import run_log
-from tests import small_records
+from tests import small_records, small_values
 from tests.tokenization import test_sentence_piece
 
 
@@ -72,3 +72,11 @@ def test_a_vocabulary_and_an_encoder_that_transformers_lacks_are_both_obstacles(
     vocabulary, sizes = run_log.obstacles(config, made)
     assert vocabulary.startswith("the vocabulary is of the kind sentencepiece: it is a model of t")
     assert "embedding_size 128" in sizes
+
+
+def test_a_run_on_values_says_nothing_of_transformers(tmp_path, one_device, caplog):
+    small_values.write(tmp_path / "r", "patches")
+    run = train.prepare(small_values.make_config("patches", tmp_path / "r"), tmp_path / "run")
+    assert run_log._of_run(run)
+    run_log.start(run, tmp_path / "run")
+    assert "transformers" not in caplog.text
