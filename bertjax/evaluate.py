@@ -115,9 +115,11 @@ def evaluate_checkpoint(
     has_masks = saved.config.pretraining.masking != "none"
     is_known = bool(job.evaluation.chance or job.evaluation.averaged)
     if chance and not with_answers and has_masks and not is_known:
-        (name,) = scores
-        batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=None)
-        scored |= chance_levels(records.open(data), batches, held_out.training_contents(saved))
+        record_set = records.open(data)
+        if record_set.manifest.tokenizer:
+            (name,) = scores
+            batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=None)
+            scored |= chance_levels(record_set, batches, held_out.training_contents(saved))
     return scored
 
 
