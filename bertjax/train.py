@@ -189,6 +189,7 @@ class RunSaver:
         except evaluation.Stopped:
             self.save(train_state)
             self.stop(step)
+        self.watch.evaluated(step, scores)
         tuned = {name: scores[name] for name in self.run.job.evaluation.tunes if name in scores}
         self.tuned |= tuned
         self.checkpointer.add_evaluation(step, scores, tuned)

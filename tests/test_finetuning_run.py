@@ -49,12 +49,13 @@ def test_a_run_leaves_scores_predictions_and_what_the_data_told(tmp_path, source
     with caplog.at_level("INFO", logger="absl"):
         train.train(config, tmp_path / "run")
     told = [record.message for record in caplog.records if "Evaluation on dev" in record.message]
-    assert told and all("; always 'class 0': accuracy 0.3750, macro_f1 0.1818" in it for it in told)
+    of_majority = "majority_accuracy 0.3750, majority_macro_f1 0.1818; majority: always 'class 0'"
+    assert told and all(it.endswith(of_majority) for it in told)
     lines = lines_of(tmp_path / "run")
     evaluations = [line for line in lines if "eval/dev/accuracy" in line]
     assert [line["step"] for line in evaluations] == [2, 4]  # after each epoch
     assert all(np.isfinite(line["eval/dev/loss"]) for line in evaluations)
-    assert "eval/dev/macro_f1" in evaluations[-1]
+    assert evaluations[-1]["eval/dev/majority_macro_f1"] == pytest.approx(0.1818, abs=1e-4)
     rates = [line["train/learning_rate"] for line in lines if "train/loss" in line]
     np.testing.assert_allclose(rates, 2e-3 * np.array([0, 0.5, 1, 0.5]), rtol=1e-5)
     predictions = tmp_path / "run" / evaluation.PREDICTIONS_DIRECTORY / "test.tsv"
@@ -170,7 +171,7 @@ def test_several_files_are_scored_by_name_with_their_mean_and_the_first_selects(
 
     with caplog.at_level("INFO", logger="absl"), monkeypatch.context() as patch:
         patch.setattr(texts.TextScorer, "scores", with_a_best)
-        patch.setattr(evaluation, "majority_baseline", lambda job, name: "")
+        patch.setattr(texts.TextScorer, "_majority", lambda self, name: None)
         train.train(config, tmp_path / "run")
     lines = [it for it in lines_of(tmp_path / "run") if "eval/nl/loss" in it]
     assert [it["eval/mean/accuracy"] for it in lines] == pytest.approx([0.1, 0.55, 0.6, 0.15])

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bertjax.compare import references, runs
+from bertjax.scores import baselines
 
 Steps = Float[np.ndarray, " lines"]
 Values = Float[np.ndarray, " lines"]
@@ -54,6 +55,17 @@ def _plateau(run: runs.Run) -> str | None:
         "labels that do not belong to their positions, a learning rate that is too high or too "
         "low, or too few steps"
     )
+
+
+def _at_baseline(run: runs.Run) -> str | None:
+    sentences = [
+        f"{of_set}: {sentence}"
+        for of_set, scores in run.scores.items()
+        for sentence in baselines.not_better(scores)
+    ]
+    if not sentences or (run.is_pretraining and not run.is_finished):
+        return None
+    return f"{'; '.join(sentences)}: a model that learnt nothing scores as well"
 
 
 def _trivial(run: runs.Run) -> str | None:
@@ -412,6 +424,7 @@ OF_PRETRAINING: dict[str, Callable[[runs.Run], str | None]] = {
     "reference curve": _reference,
 }
 OF_ALL: dict[str, Callable[[runs.Run], str | None]] = {
+    "no better than a baseline": _at_baseline,
     "warm-up too long": _rate_never_peaks,
     "learning rate ends early": _rate_ends_early,
     "learning rate never falls": _rate_never_falls,

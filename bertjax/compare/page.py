@@ -13,6 +13,7 @@ from etils import epath
 from matplotlib import figure
 
 from bertjax.compare import checks, references, runs
+from bertjax.scores import baselines
 from bertjax.training import writers
 
 # (scalar, horizontal axis): those that a run has are drawn. "{loss}" is the loss of the objective.
@@ -125,6 +126,10 @@ def _facts(run: runs.Run) -> dict[str, str]:
         "passes over the text": "unknown" if run.data.passes is None else f"{run.data.passes:.1f}",
         "reference curves": ", ".join(one.name for one in run.references) or "none of this data",
     }
+    for of_set, scores in run.scores.items():
+        for name, baseline in baselines.best(scores).items():
+            compared = f"({baseline} {scores[baseline]:.4f})"
+            facts[f"eval/{of_set}/{name}"] = f"{scores[name]:.4f} {compared}"
     return facts
 
 

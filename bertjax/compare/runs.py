@@ -19,7 +19,7 @@ from etils import epath
 from jaxtyping import Float
 
 from bertjax import config as config_lib
-from bertjax import tasks
+from bertjax import jobs, tasks
 from bertjax.compare import references as references_lib
 from bertjax.data import contents, records
 from bertjax.files import json_text
@@ -79,6 +79,15 @@ class Run:
         values = self.series(name)[1]
         finite = values[np.isfinite(values)]
         return float(finite[-1]) if len(finite) else math.nan
+
+    @property
+    def scores(self) -> dict[str, dict[str, float]]:
+        """The scores of the last evaluation by set; of several sets with means, the means."""
+        found: dict[str, dict[str, float]] = {}
+        for name, value in scalars.last_evaluation(self.lines)[1].items():
+            _, of_set, score = name.split("/", 2)
+            found.setdefault(of_set, {})[score] = math.nan if value is None else value
+        return {jobs.MEAN: found[jobs.MEAN]} if jobs.MEAN in found else found
 
     @property
     def key(self) -> str:

@@ -134,7 +134,7 @@ class Job:
     task: tasks.Task
     data: Data
     evaluation: Evaluation
-    chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None
+    chance: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda averages: {}
     teacher: teachers.Teacher | None = None
     meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

@@ -5,7 +5,8 @@ Pretraining jobs use it when they are opened. `data.overlaps` compares the recor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import ml_collections
 import numpy as np
@@ -13,7 +14,7 @@ from absl import logging
 from etils import epath
 from jaxtyping import Int
 
-from bertjax.data import contents, masking, overlaps, records
+from bertjax.data import contents, masking, overlaps, records, value_masking
 from bertjax.workdirs import reader
 
 # The loss of a token varies by two or three nats, so its mean over this number by about 0.04.
@@ -38,6 +39,32 @@ def unigram_scores(
     """
     loss, accuracy = masking.unigram_scores(trained.token_counts, counts)
     return {"unigram_loss": loss, "most_frequent_token_accuracy": accuracy}
+
+
+def category_frequencies(
+    columns: Sequence[int], training: value_masking.Donors, batches: Iterable[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Returns `frequencies_loss` (nats): hidden categories predicted by the training frequencies.
+
+    `columns` are the numbers of categories, 0 for a column of numbers; `training` are training
+    values. {} if no category is hidden.
+    """
+    is_category = np.array(columns) > 0
+    values, observed = (it[:, is_category, 0] for it in training)
+    hidden = [np.zeros(count, np.int64) for count in columns if count]
+    for batch in batches:
+        codes = batch["values"][:, is_category, 0].astype(np.int64)
+        is_scored = (batch["hidden"] * batch["example_weights"][:, None])[:, is_category] > 0
+        for at, counts in enumerate(hidden):
+            counts += np.bincount(codes[is_scored[:, at], at], minlength=len(counts))
+    total = 0.0
+    for at, counts in enumerate(hidden):
+        codes = values[observed[:, at] != 0, at].astype(np.int64)
+        trained = np.bincount(codes, minlength=len(counts))
+        if counts.any():
+            total += masking.unigram_scores(trained, counts)[0] * counts.sum()
+    number = sum(counts.sum() for counts in hidden)
+    return {"frequencies_loss": float(total / number)} if number else {}
 
 
 def tokens_per_byte(evaluated: records.RecordSet | None) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -63,7 +64,10 @@ def _job(data: PretrainingData, teacher: teachers.Teacher | None = None) -> base
     """Returns the job of its data; the contents of the training data give the scores of chance."""
     config, held, pairs = data.config, data.evaluation_sets, data.pairs
     by_pairs = not held and pairs is not None
+    task = pretraining_task(config, teacher)
     by_set = {name: held_out.chance(data.contents, it) for name, it in held.items()}
+    if "category_loss" in task.objectives:
+        by_set = {name: by_set[name] | _of_frequencies(data, name) for name in held}
     per_byte = {name: held_out.tokens_per_byte(it) for name, it in held.items()}
     # Translations are easier than text of one language, and no language of their own.
     of_one = [name for name in held if not translations.are_named(name)]
@@ -81,8 +85,18 @@ def _job(data: PretrainingData, teacher: teachers.Teacher | None = None) -> base
         tokens_per_byte={name: share for name, share in per_byte.items() if share},
     )
     of_averages = tasks.OBJECTIVES[config.pretraining.objective].chance
-    task = pretraining_task(config, teacher)
     return base.Job(config, data.phases, task, data, evaluation, of_averages, teacher)
+
+
+def _of_frequencies(data: PretrainingData, name: str) -> dict[str, float]:
+    """Returns the loss of categories by their frequencies, {} if no training values are stored."""
+    options = data.config.evaluation
+    training = data.training_values(name)
+    if training is None:
+        return {}
+    batches = data.evaluation_batches(name, batch_size=options.global_batch_size, rows=None)
+    read = itertools.islice(batches, options.max_batches or None)
+    return held_out.category_frequencies(data.config.model.columns, training, read)
 
 
 def _by_language(record_set: records.RecordSet | None) -> dict[str, records.RecordSet]:

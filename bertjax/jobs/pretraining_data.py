@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import ml_collections
 import numpy as np
+from etils import epath
 from jaxtyping import Int
 
 from bertjax import tasks
@@ -114,6 +115,14 @@ class PretrainingData(base.Data):
             masked_lm_prob=self.config.evaluation.masked_lm_prob,
         )
         return self._with_languages(batches, record_set.manifest)
+
+    def training_values(self, name: str) -> value_masking.Donors | None:
+        """Returns training values that lie with an evaluation set, or with the training records."""
+        for directory in (self.evaluation_sets[name].directory, self.config.data.train_dir):
+            path = epath.Path(directory) / value_masking.DONORS_FILE
+            if directory and path.exists():
+                return _read_donors(path)
+        return None
 
     def _shares(self, phase: lengths.Phase) -> dict[str, float]:
         """Returns the share of each language of a phase's records, {} if they are in one."""
@@ -332,6 +341,10 @@ def _donors(record_set: records.RecordSet) -> value_masking.Donors:
             f"config.pretraining.exchanged_cells is True, but {record_set.directory} has no "
             f"{value_masking.DONORS_FILE}, the values to exchange with: build the records again"
         )
+    return _read_donors(path)
+
+
+def _read_donors(path: epath.Path) -> value_masking.Donors:
     with path.open("rb") as file:
         arrays = np.load(file, allow_pickle=False)
         return arrays["values"], arrays["observed"]

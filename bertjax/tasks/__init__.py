@@ -37,9 +37,9 @@ class Objective:
     that does not fit. With `reads_masks` batches have masked tokens,
     with `reads_sequences` sources and targets, by config.pretraining.sequence_rows. `needs` is what
     records must have for it.
-    `token_loss` is the loss whose chance level is the unigram entropy. `chance` takes the averages
-    since the last line of scalars and returns a loss, its chance level and a sentence about it, or
-    None if they do not tell.
+    `token_loss` is the loss whose chance level is the unigram entropy. `chance` takes averages, of
+    training or of an evaluation, and returns the baselines that follow from them
+    (`scores.baselines`).
     """
 
     make: Callable[[EncoderConfig, Any], base.Task]
@@ -49,7 +49,7 @@ class Objective:
     reads_sequences: bool = False
     needs: tuple[record_needs.Need, ...] = ()
     token_loss: str = "mlm_loss"
-    chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None
+    chance: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda averages: {}
 
 
 _OF_VALUES = ("value_error", "normalized_patches", "least_crop", "flips")
@@ -88,7 +88,6 @@ OBJECTIVES: dict[str, Objective] = {
         masked_autoencoder.faults,
         options_lib.owned(*_OF_VALUES, "decoder"),
         token_loss="value_loss",
-        chance=masked_values.chance,
     ),
     "masked_spans_to_sequence": Objective(
         masked_spans_to_sequence.of_options,

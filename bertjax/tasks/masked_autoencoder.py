@@ -133,16 +133,15 @@ class MaskedAutoencoder:
     def loss(
         self, model: MaskedAutoencoderModel, batch: base.Batch, *, key: PRNGKeyArray | None
     ) -> base.Means:
-        """Returns value_loss, value_mae and mean_loss over hidden values that were observed."""
+        """Returns value_loss, value_mae, mean_loss and mean_mae over hidden, observed values."""
         targets = model.encoder.embeddings.targets(batch)
         mean = value_baselines.mean_shown(targets, batch)
         if self.normalized_patches:
             targets, mean = masked_values.normalized(targets), jnp.zeros(())
         weights = masked_values.scored(batch)
         errors = self.predictions(model, batch, key=key) - targets
-        of_mean = masked_values.of_numbers(self.error, targets - mean, weights)["value_loss"]
         means = masked_values.of_numbers(self.error, errors, weights)
-        return means | {"mean_loss": of_mean}
+        return means | masked_values.of_numbers(self.error, targets - mean, weights, "mean")
 
     def evaluate(self, model: MaskedAutoencoderModel, batch: base.Batch) -> base.Means:
         return self.loss(model, batch, key=None)

@@ -13,7 +13,8 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from bertjax.models import encoder, values
-from bertjax.tasks import base, config_needs, metrics, value_baselines
+from bertjax.scores import baselines
+from bertjax.tasks import base, config_needs, value_baselines
 
 # Name -> the error of a prediction, elementwise.
 ERRORS: dict[str, Callable[[Array], Array]] = {
@@ -92,10 +93,10 @@ class MaskedValues:
     def loss(
         self, model: MaskedValuesModel, batch: base.Batch, *, key: PRNGKeyArray | None
     ) -> base.Means:
-        """Returns the objectives, value_mae, category_accuracy or replaced_accuracy, and mean_loss.
+        """Returns the objectives, value_mae, category_accuracy or replaced_accuracy; and baselines.
 
-        `mean_loss` is the value_loss of the mean of what a row shows; of cells and of normalized
-        patches that of 0, their mean.
+        `mean_loss` and `mean_mae` are the errors of the mean of what a row shows; for cells and for
+        normalized patches the mean is 0.
         """
         hidden = model.encoder(batch, key=key)
         if self.predicts == "replaced":
@@ -108,7 +109,7 @@ class MaskedValues:
         weights = scored(batch)
         means = of_numbers(self.error, model.value_head(hidden) - targets, weights)
         mean = 0.0 if self.normalized_patches else value_baselines.mean_shown(targets, batch)
-        return means | {"mean_loss": _loss(self.error, targets - mean, weights)}
+        return means | of_numbers(self.error, targets - mean, weights, "mean")
 
     def _of_columns(self, model: MaskedValuesModel, hidden: Array, batch: base.Batch) -> base.Means:
         cells, counted = batch["values"][:, :, 0], scored(batch)[:, :, 0]
@@ -120,7 +121,7 @@ class MaskedValues:
             places = jnp.array(numbers)
             targets, weights = cells[:, places], counted[:, places]
             means |= of_numbers(self.error, predicted - targets, weights)
-            means |= {"mean_loss": _loss(self.error, targets, weights)}
+            means |= of_numbers(self.error, targets, weights, "mean")
         for at, count in enumerate(self.encoder.columns):
             if count:
                 codes, weights = cells[:, at].astype(jnp.int32), counted[:, at]
@@ -140,17 +141,16 @@ class MaskedValues:
         return means
 
     def evaluate(self, model: MaskedValuesModel, batch: base.Batch) -> base.Means:
-        """Returns `loss`, and where values follow each other the losses of two baselines more."""
+        """Returns `loss`, and where values follow each other two baselines more."""
         means = self.loss(model, batch, key=None)
         is_in_order = self.encoder.position_embedding != "sines_of_grid"
         if self.encoder.columns or self.normalized_patches or not is_in_order:
             return means
         targets = model.encoder.embeddings.targets(batch)
         last, line = value_baselines.neighbours(targets, batch)
-        return means | {
-            "last_value_loss": _loss(self.error, targets - last, scored(batch)),
-            "interpolation_loss": _loss(self.error, targets - line, scored(batch)),
-        }
+        for name, predicted in (("last_value", last), ("interpolation", line)):
+            means |= of_numbers(self.error, targets - predicted, scored(batch), name)
+        return means
 
     def predict(self, model: MaskedValuesModel, batch: base.Batch) -> dict[str, Array]:
         """Returns "values" [batch, length, width], in the units of the records; {} of tables."""
@@ -174,28 +174,20 @@ class MaskedValues:
         return 3.0 * batch_size * forward
 
 
-def of_numbers(error: str, errors: Array, weights: Array) -> base.Means:
-    """Returns value_loss, by a key of ERRORS, and value_mae of the errors of predictions."""
+def of_numbers(error: str, errors: Array, weights: Array, name: str = "value") -> base.Means:
+    """Returns NAME_loss, by a key of ERRORS, and NAME_mae of the errors of predictions."""
     return {
-        "value_loss": _loss(error, errors, weights),
-        "value_mae": base.weighted(jnp.abs(errors), weights),
+        f"{name}_loss": base.weighted(ERRORS[error](errors), weights),
+        f"{name}_mae": base.weighted(jnp.abs(errors), weights),
     }
 
 
-def _loss(error: str, errors: Array, weights: Array) -> metrics.Mean:
-    return base.weighted(ERRORS[error](errors), weights)
-
-
-def chance(averages: Mapping[str, float]) -> tuple[str, float, str] | None:
-    """Returns the name of a loss, its value without a model, and a sentence about it."""
-    if share := averages.get("replaced_share", 0.0) % 1.0:
-        level = -share * math.log(share) - (1 - share) * math.log(1 - share)
-        meaning = f"{level:.3f} is reached by the share of replaced cells alone, {share:.1%}"
-        return "replaced_loss", level, meaning
-    if "mean_loss" in averages:
-        level = averages["mean_loss"]
-        return "value_loss", level, f"{level:.3f} is reached by the mean of what is shown"
-    return None
+def chance(averages: Mapping[str, float]) -> dict[str, float]:
+    """Returns the scores of calling no cell replaced, by the share of those that are."""
+    share = averages.get("replaced_share", math.nan)
+    if not 0 < share < 1:
+        return {}
+    return {"always_no_loss": baselines.share_entropy(share), "always_no_accuracy": 1 - share}
 
 
 def _replaced(model: MaskedValuesModel, hidden: Array, batch: base.Batch) -> base.Means:

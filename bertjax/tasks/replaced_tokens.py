@@ -20,10 +20,8 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
 from bertjax.models import embedding_sharing, encoder, heads, layers, parameters
+from bertjax.scores import baselines
 from bertjax.tasks import base, config_needs, metrics, pretraining
-
-# A loss above this share of the entropy of the labels has learnt nothing of the tokens.
-CHANCE_SHARE = 0.97
 
 # Knuth's multiplier, 2**32 over the golden ratio: ids that follow each other get far apart.
 _GOLDEN = 0x9E3779B1
@@ -261,22 +259,10 @@ def _scores(
     }
 
 
-def chance(averages: Mapping[str, float]) -> tuple[str, float, str] | None:
-    """Returns the name of the discriminator's loss, its chance level, and a sentence about it.
-
-    The chance level is the entropy of the share of replaced tokens: the loss of predicting that
-    share for every token.
-    """
+def chance(averages: Mapping[str, float]) -> dict[str, float]:
+    """Returns `share_loss`, the loss of predicting the share of replaced tokens for every token."""
     share = averages.get("replaced_share", math.nan)
-    if not 0 < share < 1:
-        return None
-    entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
-    recall = averages.get("discriminator_recall", math.nan)
-    meaning = (
-        f"the entropy of the share of replaced tokens ({share:.3f}) is {entropy:.3f}: the "
-        f"discriminator tells nothing apart and finds {recall:.1%} of them"
-    )
-    return "discriminator_loss", CHANCE_SHARE * entropy, meaning
+    return {"share_loss": baselines.share_entropy(share)} if 0 < share < 1 else {}
 
 
 def generator_config(sizes: encoder.EncoderConfig, options: Any) -> encoder.EncoderConfig:

@@ -107,7 +107,7 @@ def evaluate_set(
     )
     scorer = job.evaluation.scorer
     values |= bits_per_byte(values, job.evaluation.tokens_per_byte.get(name))
-    values |= job.evaluation.chance.get(name, {})
+    values |= {**job.evaluation.chance.get(name, {}), **job.chance(values)}
     if scorer is None:
         return values
     numbers = {key: np.nan_to_num(answers) for key, answers in outputs.items()}
@@ -122,7 +122,8 @@ def evaluate_set(
             "steps; a learning rate too high or too low; labels that do not follow from the texts",
             name, answer,
         )  # fmt: skip
-    return values | scores
+    _, of_majority = scorer.majority(name) or ("", {})
+    return values | scores | {f"majority_{metric}": it for metric, it in of_majority.items()}
 
 
 def thresholds(job: jobs.Job, scores: Mapping[str, float]) -> dict[str, float]:
@@ -187,12 +188,9 @@ def score_answers(
 
 
 def majority_baseline(job: jobs.Job, name: str) -> str:
-    """Returns the scores of the most frequent answer to a set in words, "" if there is none."""
+    """Returns the most frequent answer to a set in words, "" if there is none."""
     baseline = job.evaluation.scorer.majority(name) if job.evaluation.scorer else None
-    if baseline is None:
-        return ""
-    answer, scores = baseline
-    return f"; always {answer!r}: {_shown(scores)}"
+    return f"; majority: always {baseline[0]!r}" if baseline else ""
 
 
 def _shown(scores: Mapping[str, float]) -> str:

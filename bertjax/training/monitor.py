@@ -17,6 +17,7 @@ import numpy as np
 from absl import logging
 
 from bertjax.options import faults
+from bertjax.scores import baselines
 from bertjax.tasks import base, metrics
 from bertjax.training import state, writers
 
@@ -30,10 +31,11 @@ PLATEAU_CAUSES = (
 # A run is late if it would take this many times the hours of its budget.
 OVERRUN = 1.1
 
-# For a loss whose chance level the objective computes (`tasks.Objective.chance`).
+# For scores that are no better than a baseline (`scores.baselines`).
 CHANCE_CAUSES = (
-    "the learning rate is too high, or it diverged early; the generator learns nothing, or is so "
-    "large that it seldom errs (see train/mlm_accuracy); the run is simply young"
+    "too few steps; the learning rate is too low, or so high that it diverged early (try a third, "
+    "and three times of it); the data hold nothing to learn; with a generator, that it learns "
+    "nothing, or is so large that it seldom errs (see train/mlm_accuracy)"
 )
 
 
@@ -91,7 +93,8 @@ class MonitorOptions:
     """The steps and values to log; the last step is always logged.
 
     `objectives` are the coefficients of the losses (`tasks.Task`), `chance` is that of
-    `tasks.Objective`; `peak_flops` are those of all devices, None if unknown. `word_marks` are the
+    `tasks.Objective`; `is_evaluated` says whether there are held-out scores at the end.
+    `peak_flops` are those of all devices, None if unknown. `word_marks` are the
     numbers of words to notice; `epochs` returns the passes over the data up to a step. `hours` is
     the budget of training, 0 without one; a warning says what `in_time` does about a slow machine.
     """
@@ -103,7 +106,8 @@ class MonitorOptions:
     plateau_check_step: int
     plateau_margin: float
     peak_flops: float | None
-    chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None
+    chance: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda averages: {}
+    is_evaluated: bool = False
     word_marks: tuple[int, ...] = ()
     epochs: Callable[[int], float | None] = lambda step: None
     hours: float = 0.0
@@ -216,6 +220,11 @@ class Monitor:
                 self.flush()
         return step in self.progress.word_marks.values()
 
+    def evaluated(self, step: int, scores: Mapping[str, float]) -> None:
+        """Warns after the last step of held-out scores that are no better than their baselines."""
+        if self._options.plateau_check_step and step == self._options.last_step:
+            self._warn_of_chance(step, "held-out data", baselines.not_better(scores))
+
     def _count_words(self, step: int, words: int) -> None:
         before, self.progress.words = self.progress.words, self.progress.words + words
         for mark in self._options.word_marks:
@@ -301,7 +310,7 @@ class Monitor:
         self._writer.scalars(step, scalars)
         self._writer.progress(step, scalars)
         self._check_plateau(step, averages, phase)
-        self._check_chance(step, averages)
+        self._check_chance(step, averages, phase)
         self._check_budget(step)
         self.progress.means = {}
 
@@ -367,16 +376,26 @@ class Monitor:
                 step, name, averages[name], chance, PLATEAU_CAUSES,
             )  # fmt: skip
 
-    def _check_chance(self, step: int, averages: dict[str, float]) -> None:
-        """Warns whenever a loss rises to its chance level."""
-        check_step = self._options.plateau_check_step
-        chance = self._options.chance(averages) if self._options.chance else None
-        if chance is None or not check_step or step < check_step:
+    def _check_chance(self, step: int, averages: dict[str, float], phase: PhaseFacts) -> None:
+        """Warns whenever a loss rises to its baseline, and at the end of a short run.
+
+        The only line of a run averages over its first steps too, which says nothing of its end.
+        """
+        options, check_step = self._options, self._options.plateau_check_step
+        is_end = step == options.last_step > options.log_every_steps and not options.is_evaluated
+        if not check_step or not (is_end or step >= check_step):
             return
-        name, level, meaning = chance
-        was_at_chance, self._is_at_chance = self._is_at_chance, averages[name] > level
-        if self._is_at_chance and not was_at_chance:
+        known = options.chance(averages)
+        if is_end and phase.chance_loss is not None and not self._has_checked_plateau:
+            known = {**known, "unigram_loss": phase.chance_loss[1]}
+        sentences = baselines.not_better({**averages, **known})
+        was_at_chance, self._is_at_chance = self._is_at_chance, bool(sentences)
+        if not was_at_chance:
+            self._warn_of_chance(step, "training", sentences)
+
+    def _warn_of_chance(self, step: int, which: str, sentences: list[str]) -> None:
+        if sentences:
             logging.warning(
-                "At step %d %s is %.3f; %s. Likely causes: %s.",
-                step, name, averages[name], meaning, CHANCE_CAUSES,
+                "At step %d nothing is learnt by the scores of %s: %s. Likely causes: %s.",
+                step, which, "; ".join(sentences), CHANCE_CAUSES,
             )  # fmt: skip

@@ -285,6 +285,7 @@ def monitor_options(run: program.Program) -> monitor.MonitorOptions:
         plateau_margin=run.config.plateau.margin,
         peak_flops=peak * run.mesh.size if peak else None,
         chance=run.job.chance,
+        is_evaluated=bool(run.job.evaluation.sets),
         word_marks=word_marks.marks(run.config.checkpoint.save_at_words),
         epochs=functools.partial(jobs.epochs, run.job),
         hours=run.config.budget.hours,

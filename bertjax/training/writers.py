@@ -22,6 +22,7 @@ from matplotlib import colormaps, figure
 
 from bertjax.data import progress
 from bertjax.files import atomic
+from bertjax.scores import baselines
 from bertjax.training import preemption, run_writers
 from bertjax.training.run_writers import base, files
 from bertjax.workdirs import scalars
@@ -52,10 +53,8 @@ PROGRESS: dict[str, Callable[[float], str]] = {
 
 SCORES_PANEL = "accuracy and other scores"  # fractions; those in percent have an axis of their own
 
-# The scores of chance, drawn as a dashed line.
-CHANCE = re.compile(
-    r"eval/.+/(unigram_loss|most_frequent_(token_)?accuracy|chance|(mean|last_value|interpolation)_loss)"
-)
+# The scores of a model that learnt nothing, drawn as dashed lines.
+CHANCE = re.compile(rf"eval/.+/({'|'.join(baselines.NAMES)})")
 
 OF_MEAN = "eval/mean/"  # the scores of several sets together
 
@@ -71,9 +70,11 @@ PANELS = {
     "tokens per second": re.compile(r"perf/(real_)?tokens_per_second"),
     "minimal pairs: accuracy": re.compile(r"eval/pairs/(accuracy(_\w+)?|chance)"),
     "values: loss": re.compile(
-        r"(train|eval/.+)/(value|category|replaced)_loss|eval/.+/(mean|last_value|interpolation)_loss"
+        r"(train|eval/.+)/(value|category|replaced)_loss"
+        r"|eval/.+/(mean|last_value|interpolation|frequencies|always_no)_loss"
     ),
-    "discriminator: loss (nats)": re.compile(r"(train|eval/.+)/discriminator_loss"),
+    "values: errors": re.compile(r"eval/.+/((naive|mean)_)?r?mse"),
+    "discriminator: loss (nats)": re.compile(r"(train|eval/.+)/(discriminator|share)_loss"),
     "discriminator: shares of tokens": re.compile(
         r"(train|eval/.+)/(replaced_share|discriminator_(precision|recall|auc))"
     ),
@@ -272,7 +273,7 @@ def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
                 if has_mean and not name.startswith(OF_MEAN):
                     continue  # a line of each language would hide the curves
                 # The same at every evaluation, and a line where there has been only one.
-                lines.append(axes.axhline(values[-1], label=name, ls="--", lw=1, color="grey"))
+                lines.append(where.axhline(values[-1], label=name, ls="--", lw=1, color="grey"))
                 continue
             lines += where.plot(steps, values, label=name, **style)
         if lines:

@@ -97,6 +97,9 @@ FAULTY = {
         lambda: run_of(with_values("train/mlm_loss", lambda s, v: v + 0.2), held_out=(),
                        options={"optimizer.weight_decay": 0.1}, references=(reference(),)),
         "optimizer.weight_decay is 0.1, not 0.01"),
+    "no better than a baseline": (
+        lambda: run_of(GOOD, held_out=[8, 7, 6.7, 6.6, 6.5]),
+        "heldout: mlm_loss is 6.5000, no better than unigram_loss, 6.4000"),
     "warm-up too long": (
         lambda: run_of(with_values("train/learning_rate", lambda s, v: s * 1e-7),
                        {"schedule.warmup_steps": 10_000}), "rises to 0.0001 and never"),

@@ -192,13 +192,12 @@ def test_a_row_that_shows_nothing_has_finite_baselines_and_images_have_no_order(
     assert "mean_loss" in means and "last_value_loss" not in means
 
 
-def test_the_chance_of_a_loss_is_that_of_no_model():
-    share = {"replaced_loss": 0.5, "replaced_share": 0.2}
-    name, level, _ = masked_values.chance(share)
-    assert (name, level) == ("replaced_loss", pytest.approx(0.5004, abs=1e-4))
-    name, level, meaning = masked_values.chance({"value_loss": 1.2, "mean_loss": 0.9})
-    assert (name, level) == ("value_loss", 0.9) and "mean of what is shown" in meaning
-    assert masked_values.chance({"replaced_loss": 0.5, "replaced_share": 0.0}) is None
+def test_the_baselines_of_replaced_cells_call_none_replaced():
+    found = masked_values.chance({"replaced_loss": 0.5, "replaced_share": 0.2})
+    expected = {"always_no_loss": 0.5004, "always_no_accuracy": 0.8}
+    assert found == pytest.approx(expected, abs=1e-4)
+    for averages in ({"value_loss": 1.2}, {"replaced_share": 0.0}, {"replaced_share": 1.0}):
+        assert masked_values.chance(averages) == {}
 
 
 def test_only_cells_whose_value_changed_count_as_replaced():

@@ -107,7 +107,7 @@ def scored(monkeypatch, outputs, tunes=(), **scorer):
         tunes=tunes,
     )
     data = types.SimpleNamespace(evaluation_batches=lambda name, batch_size, rows: iter(()))
-    job = types.SimpleNamespace(evaluation=evaluated, data=data)
+    job = types.SimpleNamespace(evaluation=evaluated, data=data, chance=lambda values: {})
     monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: ({"loss": 0.7}, outputs))
     mesh = sharding.make_mesh(jax.devices()[:1], data=1)
     return job, evaluation.evaluate_set(job, "dev", None, None, mesh=mesh, batch_size=4)
@@ -122,9 +122,9 @@ def test_one_answer_to_a_whole_set_is_warned_of(monkeypatch, caplog, answer, war
         only_answer=lambda name, outputs, scores: answer,
         majority=lambda name: ("entailment", {"accuracy": 0.527}),
     )
-    assert scores == {"loss": 0.7, "accuracy": 0.5}
+    assert scores == {"loss": 0.7, "accuracy": 0.5, "majority_accuracy": 0.527}
     assert caplog.text.count("Every answer to dev is 'entailment'") == warnings
-    assert evaluation.majority_baseline(job, "dev") == "; always 'entailment': accuracy 0.5270"
+    assert evaluation.majority_baseline(job, "dev") == "; majority: always 'entailment'"
 
 
 @pytest.mark.parametrize("tuned", [{"threshold": -2.0}, {}])

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.tasks import metrics, replaced_tokens
+from bertjax.tasks import masked_values, metrics, replaced_tokens
 from bertjax.training import monitor, state
 
 ENTROPY = 6.0
@@ -320,10 +320,61 @@ def test_a_discriminator_that_tells_nothing_apart_is_warned_of_whenever_it_begin
 
     stuck, learning = scores(0.325, 0.0), scores(0.2, 0.4)
     run(watch, [stuck, learning, learning, stuck, stuck, learning, stuck])
-    warned = [it.getMessage() for it in caplog.records if "discriminator_loss" in it.getMessage()]
-    assert [text[:12] for text in warned] == ["At step 4 di", "At step 7 di"]
-    assert "the entropy of the share of replaced tokens (0.100) is 0.325" in warned[0]
-    assert "finds 0.0% of them" in warned[0]
+    warned = [text for text in caplog.messages if "discriminator_loss" in text]
+    assert [text[:10] for text in warned] == ["At step 4 ", "At step 7 "]
+    assert "discriminator_loss is 0.3250, no better than share_loss, 0.3251" in warned[0]
+
+
+CELLS = {"replaced_loss": 0.67, "replaced_share": 0.3824}
+
+
+def of_cells(loss):
+    means = {it: metrics.Mean(np.float32(value), np.float32(1)) for it, value in CELLS.items()}
+    return dataclasses.replace(GOOD, means={**means, "replaced_loss": metrics.Mean(loss, 1)})
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "is_warned_of"),
+    [
+        (0.67, {}, True),
+        (0.6, {}, False),
+        (0.67, {"plateau_check_step": 0}, False),
+        (0.67, {"is_evaluated": True}, False),  # held-out scores follow
+        (0.67, {"log_every_steps": 42}, False),  # the first steps are in the average
+    ],
+)
+def test_a_short_run_ends_with_a_warning_of_a_loss_that_its_share_has(
+    caplog, loss, options, is_warned_of
+):
+    known = {"last_step": 42, "plateau_check_step": 20_000, "chance": masked_values.chance}
+    watch, _ = make_monitor(objectives={"replaced_loss": 1.0}, **known | options)
+    run(watch, [of_cells(9.0)] * 40 + [of_cells(loss)] * 2)
+    warned = [text for text in caplog.messages if "always_no_loss" in text]
+    assert [text[:11] for text in warned] == ["At step 42 "] * is_warned_of
+    if is_warned_of:
+        assert "replaced_loss is 0.6700" in warned[0] and monitor.CHANCE_CAUSES in warned[0]
+
+
+def test_a_short_run_on_text_ends_with_a_warning_of_the_frequencies(caplog):
+    for loss, count in ((ENTROPY - 0.1, 0), (ENTROPY, 1)):
+        watch, _ = make_monitor(last_step=12, plateau_check_step=20_000)
+        run(watch, [report(loss=loss)] * 12)
+        assert len([it for it in caplog.messages if "no better than unigram_loss" in it]) == count
+
+
+def test_held_out_scores_are_compared_after_the_last_step_alone(caplog):
+    scores = {"replaced_loss": 0.6692, "always_no_loss": 0.6653}
+    for step, check_step, is_warned_of in ((41, 9, False), (42, 0, False), (42, 99, True)):
+        watch, _ = make_monitor(last_step=42, plateau_check_step=check_step)
+        watch.evaluated(step, scores | {"replaced_loss": 0.66})
+        assert not caplog.messages
+        watch.evaluated(step, scores)
+        assert bool(caplog.messages) == is_warned_of
+    (text,) = caplog.messages
+    assert (
+        "scores of held-out data" in text
+        and "0.6692, no better than always_no_loss, 0.6653" in text
+    )
 
 
 def test_a_run_that_is_slower_than_its_budget_says_where_the_hours_end(caplog, monkeypatch):

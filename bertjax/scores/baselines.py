@@ -1,0 +1,78 @@
+"""The baselines of scores: what a model that learnt nothing reaches.
+
+They are computed where the scores are. Log, curves, `evaluate`, `compare` and the warnings of a run
+take from here what a score is compared with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+# Score -> its baselines, of which the best is compared.
+BASELINES: dict[str, tuple[str, ...]] = {
+    "mlm_loss": ("unigram_loss",),
+    "lm_loss": ("unigram_loss",),
+    "mlm_accuracy": ("most_frequent_token_accuracy",),
+    "lm_accuracy": ("most_frequent_token_accuracy",),
+    "discriminator_loss": ("share_loss",),
+    "replaced_loss": ("always_no_loss",),
+    "replaced_accuracy": ("always_no_accuracy",),
+    "value_loss": ("mean_loss", "last_value_loss", "interpolation_loss"),
+    "value_mae": ("mean_mae", "last_value_mae", "interpolation_mae"),
+    "category_loss": ("frequencies_loss",),
+    "category_accuracy": ("most_frequent_accuracy",),
+    "accuracy": ("majority_accuracy", "chance"),
+    "macro_f1": ("majority_macro_f1",),
+    "exact": ("majority_exact",),
+    "f1": ("majority_f1",),
+    "mse": ("naive_mse",),
+    "rmse": ("mean_rmse",),
+    "mae": ("naive_mae", "mean_mae"),
+}
+NAMES = tuple(dict.fromkeys(name for names in BASELINES.values() for name in names))
+LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae")
+# Below this share of its baseline a loss has learnt something; others are compared as they are.
+LEARNT = {"discriminator_loss": 0.97}
+
+
+def best(scores: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the name of the best baseline of each score that has one."""
+    found = {}
+    for name in scores:
+        known = [it for it in BASELINES.get(name, ()) if math.isfinite(scores.get(it, math.nan))]
+        if known:
+            choose = min if name.endswith(LOWER_IS_BETTER) else max
+            found[name] = choose(known, key=lambda it: scores[it])
+    return found
+
+
+def not_better(scores: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence for each score that shows that nothing was learnt.
+
+    These are losses that are no better than a baseline; where no loss has one, all other scores, if
+    none of them is better than its baseline.
+    """
+    compared = best(scores)
+    losses = {name: it for name, it in compared.items() if name.endswith("_loss")}
+    judged = losses or compared
+    worse = {name: it for name, it in judged.items() if not _is_better(name, scores, it)}
+    if not losses and len(worse) < len(judged):
+        return []
+    return [
+        f"{name} is {scores[name]:.4f}, no better than {baseline}, {scores[baseline]:.4f}"
+        for name, baseline in worse.items()
+    ]
+
+
+def _is_better(name: str, scores: Mapping[str, Any], baseline: str) -> bool:
+    value, level = float(scores[name]), LEARNT.get(name, 1.0) * float(scores[baseline])
+    if name.endswith(LOWER_IS_BETTER):
+        return value < level
+    return value > level or value == level == 1.0  # nothing is better
+
+
+def share_entropy(share: float) -> float:
+    """Returns the loss (nats) of predicting the share of a class for everything."""
+    return -share * math.log(share) - (1 - share) * math.log(1 - share)
