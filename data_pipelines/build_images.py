@@ -43,8 +43,10 @@ class Options(value_records.Options):
         "the bytes of such files; or a .npy or .npz file with uint8 [images, height, width] or "
         "[images, height, width, channels]"
     )
-    size: int = command_line.option("height and width; pictures are cut to squares", default=224)
-    patch: int = command_line.option("height and width of a patch", default=16)
+    size: int = command_line.option(
+        "height and width; pictures are cut to squares", default=224, at_least=1, at_most=1 << 14
+    )
+    patch: int = command_line.option("height and width of a patch", default=16, at_least=1)
     channels: int = command_line.option("3: colours; 1: shades of grey", default=3)
     array: str = command_line.option(
         "the array of a .npz file, or the column of a .parquet file", default="images"
@@ -184,7 +186,7 @@ def build(options: Options) -> dict[str, records.Manifest]:
       ValueError: if a file is not a picture, or the options do not fit.
     """
     like, options = value_records.template(options)
-    if options.patch < 1 or options.size % options.patch or options.channels not in (1, 3):
+    if options.size % options.patch or options.channels not in (1, 3):
         raise ValueError(
             f"--size is {options.size}, --patch {options.patch} and --channels {options.channels}; "
             "the size must be a multiple of the patch, and channels 1 or 3"

@@ -21,6 +21,7 @@ from bertjax.options import faults
 from data_pipelines.values import value_records, value_tables
 
 SCALINGS = ("standard", "none")
+MOST_STEPS = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,12 +38,15 @@ class Options(value_records.Options):
     channels: str = command_line.option(
         "the columns to take, with commas between them; unset: all of numbers", default=""
     )
-    window: int = command_line.option("steps of a row", default=512, at_least=1)
-    stride: int = command_line.option("steps from a row to the next", default=1, at_least=1)
+    window: int = command_line.option("steps of a row", default=512, at_least=1, at_most=MOST_STEPS)
+    stride: int = command_line.option(
+        "steps from a row to the next", default=1, at_least=1, at_most=MOST_STEPS
+    )
     patch: int = command_line.option(
         "steps of a position; the first steps of a window that fill no patch are left out",
         default=12,
         at_least=1,
+        at_most=MOST_STEPS,
     )
     channels_together: bool = command_line.option(
         "a row has the patches of all channels, one channel after the other; otherwise each "
@@ -58,12 +62,14 @@ class Options(value_records.Options):
         "and test then begin within the part before, so that all of their steps are forecast",
         default=0,
         at_least=0,
+        at_most=MOST_STEPS,
     )
     season: int = command_line.option(
         "steps of a season, at most those of a row: the naive forecast repeats the last one; 0: "
         "the last value",
         default=0,
         at_least=0,
+        at_most=MOST_STEPS,
     )
     scaling: str = command_line.option(
         "standard: each channel has the mean 0 and the variance 1 in the training part",
@@ -162,8 +168,6 @@ def _check(options: Options, has_gaps: bool) -> None:
             f"--patch is {options.patch}, --window {options.window} and --stride {options.stride}; "
             "a window must have at least a patch, and both must be at least 1"
         )
-    if options.horizon < 0:
-        raise faults.wrong("--horizon", options.horizon, "at least 0")
     if not 0 <= options.season <= (steps := options.window // options.patch * options.patch):
         raise faults.wrong(
             "--season",

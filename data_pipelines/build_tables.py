@@ -69,7 +69,7 @@ class Options(value_tables.Options):
         "the shares of parts: a patient, a shop",
         default="",
     )
-    seed: int = command_line.option("seed of parts and shuffle", default=12345)
+    seed: int = command_line.option("seed of parts and shuffle", default=12345, at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ from tests import programs
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    size: int = command_line.option("Rows.", default=32, at_least=1)
+    size: int = command_line.option("Rows.", default=32, at_least=1, at_most=64)
     file: str = command_line.option("A file.", default="")
     column: str = command_line.option("Of the file.", needs="file", default="text")
     stream: bool = command_line.option("No file.", excludes="file", default=False)
@@ -115,10 +115,18 @@ def test_a_flag_of_a_program_is_a_whole_number_in_its_bounds():
     values(["program", "--size=3.2e1"])
     assert values["size"].value == 32
     reasons = {it: f"'{it}' is not a whole number" for it in ("1.5", "1e-3", "1.2.3e4", "1e999")}
-    for value, reason in (reasons | {"-1e3": "-1000 is not a positive integer"}).items():
+    for value, reason in reasons.items():
         message = re.escape(f"--size={value}: {reason}")
         with pytest.raises(flags.IllegalFlagValueError, match=message):
             values(["program", f"--size={value}"])
+    for value, fault in (
+        ("-1e3", "--size is -1000; .* at least 1 and at most 64"),
+        ("65", "is 65"),
+    ):
+        values(["program", f"--size={value}"])
+        with pytest.raises(ValueError, match=fault):
+            command_line.parsed(Options, values)
+    assert "Rows. (at least 1 and at most 64)" in values.get_help()
 
 
 @pytest.mark.parametrize(
@@ -145,6 +153,9 @@ def test_options_in_python_are_checked_as_a_command_line_is():
     ):
         with pytest.raises(ValueError, match=fault):
             command_line.made(options.Vectors, **wrong)
+    for size in (0, 65, float("nan")):
+        with pytest.raises(ValueError, match=f"--size is {size}; it must be at least 1"):
+            command_line.made(Options, size=size)
 
 
 def test_the_choices_of_flags_are_the_keys_of_the_tables_that_they_choose_from():
@@ -212,7 +223,8 @@ def test_help_lists_the_flags_of_a_program_and_the_options_of_a_recipe_with_thei
     flags_of_predict = shown("predict", "--help")
     assert flags_of_predict.startswith("A finetuned model answers JSON lines")
     assert "\n  --checkpoint: Workdir of " in flags_of_predict
-    assert "\n  --batch_size: Rows at a time, over all devices. (default: '32')" in flags_of_predict
+    rows = "Rows at a time, over all devices. (at least 1 and at most 16,777,216) (default: '32')"
+    assert f"\n  --batch_size: {rows}" in flags_of_predict
     assert "--help=config" not in flags_of_predict
     assert "--help=config lists them" in shown("train", "-h")
     lines = shown("train", "--help=config", "--config=squad:v2").splitlines()

@@ -61,14 +61,9 @@ class WholeNumbers(flags.IntegerParser):
 
 
 def _define_integer(
-    name: str,
-    default: int | None,
-    help_text: str,
-    flag_values: flags.FlagValues,
-    lower_bound: int | None = None,
-    upper_bound: int | None = None,
+    name: str, default: int | None, help_text: str, flag_values: flags.FlagValues
 ) -> None:
-    parser, serializer = WholeNumbers(lower_bound, upper_bound), flags.ArgumentSerializer()
+    parser, serializer = WholeNumbers(), flags.ArgumentSerializer()
     flags.DEFINE(parser, name, default, help_text, flag_values, serializer)
 
 
@@ -144,9 +139,8 @@ def define_flags(options_class: type, flag_values: flags.FlagValues = flags.FLAG
         else:
             kind = hints[field.name]
             kind = kind if kind in _DEFINERS else typing.get_args(kind)[0]  # X | None: X, None
-            named = zip(("lower_bound", "upper_bound"), about["bounds"], strict=True)
-            bounds = {bound: value for bound, value in named if value is not None}
-            _DEFINERS[kind](name, default, text, flag_values=flag_values, **bounds)
+            text += f" ({bounds})" if (bounds := _bounds(field)) else ""
+            _DEFINERS[kind](name, default, text, flag_values=flag_values)
         if is_required:
             flags.mark_flag_as_required(name, flag_values)
 
@@ -200,13 +194,17 @@ def subset(options_class: type, options: Any) -> dict[str, Any]:
 
 
 def check(options: Any) -> None:
-    """Raises ValueError for options out of their choices, and for those that do not go together."""
+    """Raises ValueError for options out of their choices or bounds, or that do not go together."""
     for name, allowed in choices(type(options)).items():
         value = getattr(options, name)
         if value is not None and value not in allowed:
             raise faults.unknown(name, value, allowed)
     fields = {field.name: field for field in dataclasses.fields(options)}
     for field in fields.values():
+        (least, most), value = field.metadata["bounds"], getattr(options, field.name)
+        is_low = None not in (value, least) and not value >= least
+        if is_low or (None not in (value, most) and not value <= most):
+            raise faults.wrong(f"--{_flag(field)}", value, _bounds(field))
         needed, excluded = field.metadata["needs"], field.metadata["excludes"]
         if not (needed or excluded) or getattr(options, field.name) in (None, field.default):
             continue
@@ -216,6 +214,12 @@ def check(options: Any) -> None:
         if excluded and getattr(options, excluded):
             other = _flag(fields[excluded])
             raise ValueError(f"--{_flag(field)} cannot be given with --{other}: leave one out")
+
+
+def _bounds(field: dataclasses.Field[Any]) -> str:
+    """Returns the words for the range of a number, "" if it has no bounds."""
+    words = zip(("at least", "at most"), field.metadata["bounds"], strict=True)
+    return " and ".join(f"{word} {bound:,}" for word, bound in words if bound is not None)
 
 
 def _flag(field: dataclasses.Field[Any]) -> str:

@@ -57,11 +57,11 @@ class Visit:
 class _Visited(collections.deque[int]):
     """The last shards that streams have opened, and the number of all of them."""
 
-    count = 0
+    visits = 0
 
     def append(self, shard: int) -> None:
         super().append(shard)
-        self.count += 1
+        self.visits += 1
 
 
 def num_streams(global_batch_size: int, num_shards: int, max_streams: int = 32) -> int:
@@ -544,8 +544,8 @@ def _numpy_batches(
     checked = 0
     try:
         for batch in dataset.as_numpy_iterator():
-            if checked < visited.count:
-                checked = visited.count
+            if checked < visited.visits:
+                checked = visited.visits
                 record_set.check_unchanged()
             _check_numbers(record_set, batch)
             yield batch

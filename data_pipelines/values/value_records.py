@@ -88,7 +88,7 @@ class Options:
         "order of the input: what predict and encode read",
         default="",
     )
-    seed: int = command_line.option("seed of the shuffle", default=12345)
+    seed: int = command_line.option("seed of the shuffle", default=12345, at_least=0)
     overwrite: bool = command_line.option("replace all records in output", default=False)
 
 
@@ -98,8 +98,9 @@ AnyOptions = TypeVar("AnyOptions", bound=Options)
 def template(options: AnyOptions) -> tuple[dict[str, Any], AnyOptions]:
     """Returns the statistics of `options.like`, and the options with those that made its rows.
 
-    Without `like` they are {} and the options themselves.
+    Without `like` they are {} and the options themselves, which are checked.
     """
+    command_line.check(options)
     if not options.like:
         return {}, options
     manifest = records.Manifest.load(options.like)
@@ -270,7 +271,7 @@ def _write(
         files[value_masking.DONORS_FILE] = {"values": values, "observed": observed}
     for name, one in files.items():
         with atomic.writing(directory / name) as file:
-            np.savez_compressed(file, **one)
+            np.savez_compressed(file, **dict[str, Any](one))
     manifest.save(directory)
     tfds_metadata.write(directory, manifest)
     return manifest
