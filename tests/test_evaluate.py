@@ -68,7 +68,9 @@ def test_a_pretraining_on_text_is_compared_with_the_frequencies(tmp_path, name):
 @pytest.mark.parametrize(
     ("kind", "options"), [case for cases in OF_VALUES.values() for case in cases]
 )
-def test_a_pretraining_on_values_is_compared_with_no_learning(tmp_path, capsys, kind, options):
+def test_a_pretraining_on_values_is_compared_with_no_learning(
+    tmp_path, capsys, caplog, kind, options
+):
     small_values.write(tmp_path / "train", kind)
     small_values.write(tmp_path / "heldout", kind, rows=16, seed=1)
     config = small_values.make_config(kind, tmp_path / "train", **options)
@@ -76,6 +78,7 @@ def test_a_pretraining_on_values_is_compared_with_no_learning(tmp_path, capsys, 
     data = str(tmp_path / "heldout")
     evaluate.main(programs.Evaluate(checkpoint=str(tmp_path / "run"), data=data, json=True))
     found = json.loads(capsys.readouterr().out)
+    assert not caplog.messages
     compared = baselines.best(found)
     assert {*compared} == {it for it in found if it in baselines.BASELINES}
     assert compared and np.isfinite([*found.values()]).all()

@@ -123,7 +123,7 @@ def check_evaluated(trained: reader.Description, evaluated: records.RecordSet) -
             "These records are not held out for %s: %s. Scores on them say little of text that it "
             "has not seen; %s", trained.directory, overlap.text, overlaps.REMEDY,
         )  # fmt: skip
-    else:
+    elif evaluated.manifest.tokenizer:
         summaries = {trained.directory: training_contents(trained)}
         _warn_of_unknown_documents(summaries | {evaluated.directory: evaluated.contents})
     warn_of_few_tokens(trained.config, evaluated)
