@@ -1,0 +1,77 @@
+"""Sentences about times whose steps are not equal: gaps, other rates, changed clocks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from bertjax.data import time_steps
+
+# Times the usual step, or a part of it: months have 28 to 31 days.
+OTHER_STEP = 1.5
+STEADY = 10  # equal steps, one after another, are a rate of their own
+_HOUR = 3600.0
+
+
+def irregularities(times: np.ndarray, usual: time_steps.Step) -> Iterator[str]:
+    """Yields a sentence for each way in which rising times leave their usual step.
+
+    These are changed clocks, other rates, and single steps such as gaps.
+    """
+    steps, size = _steps(times), _steps(usual.times(times[0], np.arange(2)))[0]
+    kinds = np.rint(np.log(steps / size) / np.log(OTHER_STEP)).astype(int)
+    is_changed = _are_at_a_changed_clock(times, steps, size + _HOUR)
+    if is_changed.any():
+        yield (
+            f"an hour is missing {_first(times, np.flatnonzero(is_changed))}, as where clocks are "
+            "set forward: write the times in UTC"
+        )
+    kinds[is_changed] = 0
+    starts = np.flatnonzero(np.diff(kinds, prepend=kinds[0] + 1))
+    lengths = np.diff(starts, append=len(kinds))
+    is_steady = np.repeat(lengths >= STEADY, lengths)
+    rates = [at for at, length in zip(starts, lengths, strict=True) if length >= STEADY]
+    changes = [at for before, at in itertools.pairwise(rates) if kinds[before] != kinds[at]]
+    if changes:
+        at = changes[0]
+        rate = np.median(steps[at : at + STEADY]) / size
+        yield (
+            f"the step is {rate:.3g} times the usual {usual} from {time_steps.said(times[at])} on"
+            + (f", and changes {len(changes):,} times" if len(changes) > 1 else "")
+        )
+    if (odd := np.flatnonzero((kinds != 0) & ~is_steady)).size:
+        longest = time_steps.said(times[odd[0]]), time_steps.said(times[odd[0] + 1])
+        yield (
+            f"{odd.size:,} of {len(steps):,} steps are not the usual {usual}, the first from "
+            f"{longest[0]} to {longest[1]}"
+        )
+
+
+def is_hour_twice(times: np.ndarray, at: int) -> bool:
+    """Returns whether times fall at a step as where clocks are set back."""
+    steps = _steps(times)
+    usual = np.median(steps)
+    return bool(_are_at_a_changed_clock(times, steps, usual - _HOUR)[at])
+
+
+def _are_at_a_changed_clock(times: np.ndarray, steps: np.ndarray, size: float) -> np.ndarray:
+    """Returns which steps have a size and lie in the early hours of a Sunday."""
+    if times.dtype.kind != "M":
+        return np.zeros(len(steps), bool)
+    days = times[:-1].astype("datetime64[D]")
+    is_sunday = days.astype(np.int64) % 7 == 3  # 1970-01-01 was a Thursday
+    is_early = times[:-1] - days < np.timedelta64(4, "h")
+    return is_sunday & is_early & (np.abs(steps - size) < 1)
+
+
+def _steps(times: np.ndarray) -> np.ndarray:
+    """Returns the steps in seconds, or in the unit of numbers."""
+    steps = np.diff(times)
+    return steps.astype(np.int64) / 1e6 if steps.dtype.kind == "m" else steps
+
+
+def _first(times: np.ndarray, places: np.ndarray) -> str:
+    more = f" and {places.size - 1:,} more times" if places.size > 1 else ""
+    return f"after {time_steps.said(times[places[0]])}{more}"
