@@ -174,7 +174,7 @@ class Windows:
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """What the training part decided: name, mean and deviation of each channel, and its range.
+    """Decisions of the training part: name, mean and deviation of each channel, and its range.
 
     `file` says how the file was read: the forms of its cells, its columns, and its step.
     """

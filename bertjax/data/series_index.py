@@ -1,4 +1,4 @@
-"""What the rows of a forecast mean: series, channels, times and units, in a file of the records.
+"""Series, channels, times and units of the rows that forecast, in a file of the records.
 
 Each row has the numbers of its series and channel, and the first step that it forecasts.
 """
@@ -58,7 +58,7 @@ class SeriesIndex:
         return scaled * self.deviations[channels, None] + self.means[channels, None]
 
     def dates(self, series: int, steps: Int[np.ndarray, " steps"]) -> np.ndarray:
-        """Returns the times of steps, also behind the last; where none is regular, the steps."""
+        """Returns the times of steps, also behind the last; of irregular times, the steps."""
         step = self._steps[series]
         return steps if step is None else step.times(self.times[series][0], steps)
 

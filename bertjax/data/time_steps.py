@@ -16,7 +16,7 @@ from bertjax.options import faults
 
 # Microseconds of a unit.
 UNITS = {"s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "D": 86400 * 10**6, "W": 604800 * 10**6}
-MONTHS = "MS"  # from the first day of a month to that of the next
+MONTHS = "MS"  # from the first day of a month to the next first day
 _TEXT = re.compile(rf"(\d*\.?\d*)({'|'.join(UNITS)}|{MONTHS}|)")
 
 

@@ -204,7 +204,7 @@ class Values(base.FinetuningTask):
 
 @dataclasses.dataclass(frozen=True)
 class ValueRows(feature_sets.FeatureSet):
-    """Rows of values; those of forecasts with their channels, if the records name them."""
+    """Rows of values; rows that forecast have channels, if the records name them."""
 
     index: series_index.SeriesIndex | None = None
     channels: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
@@ -329,7 +329,7 @@ class ValueScorer(base.ClassScorer):
         }
 
     def _forecast_scores(self, name: str, errors: np.ndarray) -> dict[str, float]:
-        """Returns the scores of the steps that were observed, and those of the naive forecast."""
+        """Returns the scores of the steps that were observed; also for the naive forecast."""
         rows: Any = self.reader.features(name)
         columns = rows.columns
         is_observed = columns.get(records.LABELS_OBSERVED_FEATURE, np.ones_like(errors)) != 0

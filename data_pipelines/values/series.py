@@ -111,7 +111,7 @@ def _of_array(path: str) -> File:
 
 
 def _as_before(options: Any, like: Mapping[str, Any], table: value_tables.Table) -> Any:
-    """Returns options with the columns and the grid of other records, where none is given."""
+    """Returns options with the columns and the grid of other records, unless they are given."""
     kept = {
         name: it
         for name in ("time_column", "series_column")

@@ -110,7 +110,7 @@ def test_the_same_input_gives_the_same_bytes_from_csv_and_npy(tmp_path, series):
         ("s.csv", None, {"channels": "a,note"}, "column 'note' of .* holds text"),
         ("s.csv", None, {"parts": "300"}, r"--parts is '300', 300 rows; there are 200"),
         ("s.csv", None, {"parts": "a lot"}, "--parts is 'a lot'; it must be up to 3 numbers"),
-        ("s.csv", None, {"patch": 40}, "--patch is 40, --window 26"),
+        ("s.csv", None, {"patch": 40}, "--patch is 40; it must be at most --window, 26"),
         ("s.csv", None, {"parts": "20,40"}, "there are no rows for train: give more data"),
         ("s.csv", None, {"season": 25}, "--season is 25; it must be from 0 to 24"),
         ("s.csv", None, {"horizon": -1}, "--horizon is -1; it must be at least 0"),
