@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -263,7 +264,10 @@ def _distinct(
     )
     codes = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
     codes = np.concatenate([*codes, np.zeros(0, np.int32)])
-    texts = pyarrow.compute.utf8_normalize(pyarrow.compute.utf8_trim_whitespace(kept), "NFC")
+    texts = pyarrow.compute.utf8_trim_whitespace(kept)
+    if not pyarrow.compute.all(pyarrow.compute.string_is_ascii(texts)).as_py():
+        normal = [unicodedata.normalize("NFC", text) for text in texts.to_pylist()]
+        texts = pyarrow.array(normal, pyarrow.string())
     again = texts.dictionary_encode()
     places = np.append(again.indices.to_numpy(zero_copy_only=False), -1)
     is_empty = pyarrow.compute.is_in(again.dictionary, pyarrow.array(["", *missing]))
