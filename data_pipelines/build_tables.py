@@ -160,11 +160,12 @@ class _Builder:
             return Fitted(tuple(fitted)), values
         return Fitted(tuple(fitted), *self._fit_label(training)), values
 
-    def restored(self, fitted: Fitted, label: str) -> tuple[Fitted, np.ndarray]:
+    def restored(self, fitted: Fitted) -> tuple[Fitted, np.ndarray]:
         """Returns what another training part decided, and the values of all rows by it.
 
-        A `label` that it had not is fitted here, on the training part or all rows.
+        A label that it had not is fitted here, on the training part or all rows.
         """
+        label = self.options.label
         values = np.empty((len(self.table), len(fitted.columns)), np.float32)
         for at, column in enumerate(fitted.columns):
             values[:, at] = self._encoded(column, column.cells(self.table))
@@ -287,13 +288,14 @@ def build(
     """
     label = options.label
     like, options = value_records.template(options)
+    options = dataclasses.replace(options, label=label or options.label)
     builder = _Builder(options, report)
     if not like or options.parts or options.part_column or options.group_column:
         builder.parts = value_records.by_part(_parts(builder.table, options))
         if not len(builder.parts["train"]):
             raise ValueError(f"no row of {options.input} is in the part train")
     if like:
-        fitted, values = builder.restored(Fitted.restored(like), label)
+        fitted, values = builder.restored(Fitted.restored(like))
     else:
         fitted, values = builder.fit()
     labels = builder.labels(fitted)
