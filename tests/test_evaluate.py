@@ -7,6 +7,7 @@ import pytest
 
 from bertjax import evaluate, finetuning, tasks
 from bertjax.cli import programs
+from bertjax.data import value_masking
 from bertjax.scores import baselines
 from tests import small_datasets, small_embeddings, small_records, small_runs, small_values
 from tests.tasks import test_objective_options
@@ -51,6 +52,7 @@ def test_a_pretraining_on_values_is_compared_with_no_learning(
 ):
     small_values.write(tmp_path / "train", kind)
     small_values.write(tmp_path / "heldout", kind, rows=16, seed=1)
+    (tmp_path / "heldout" / value_masking.DONORS_FILE).unlink(missing_ok=True)  # as of new data
     config = small_values.make_config(kind, tmp_path / "train", **options)
     small_runs.untrained(config, tmp_path / "run")
     data = str(tmp_path / "heldout")
@@ -66,7 +68,6 @@ def test_a_pretraining_on_values_is_compared_with_no_learning(
         assert found["always_no_loss"] == pytest.approx(entropy)
         assert found["always_no_accuracy"] == pytest.approx(1 - share)
         assert 0.3 < share < 0.7
-    assert len(baselines.not_better(found)) == len({it for it in compared if "loss" in it})
 
 
 def of_kind(name, directory, source):

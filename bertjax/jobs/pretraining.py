@@ -19,7 +19,7 @@ from bertjax.data import (
     translations,
     value_masking,
 )
-from bertjax.jobs import base, held_out, lengths, minimal_pairs, teachers
+from bertjax.jobs import base, held_out, lengths, minimal_pairs, pretraining_data, teachers
 from bertjax.jobs.pretraining_data import HELD_OUT, PAIRS, PretrainingData
 from bertjax.models import encoder, encoder_config
 from bertjax.options import faults as faults_lib
@@ -91,7 +91,8 @@ def _job(data: PretrainingData, teacher: teachers.Teacher | None = None) -> base
 def _of_columns(data: PretrainingData, name: str) -> dict[str, float]:
     """Returns the baselines of hidden cells, {} if no training values are stored."""
     options = data.config.evaluation
-    training = data.training_values(name)
+    directory = data.evaluation_sets[name].directory
+    training = pretraining_data.training_values(directory, data.config.data.train_dir)
     if training is None:
         return {}
     batches = data.evaluation_batches(name, batch_size=options.global_batch_size, rows=None)
