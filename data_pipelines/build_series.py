@@ -191,7 +191,9 @@ class Fitted:
                 {"name": str(it["name"]), **{key: float(it[key]) for key in ("mean", "deviation")}}
                 for it in statistics["channels"]
             ]
-            return cls(channels, statistics.get("ranges", []), statistics.get("file", {}))
+            ranges = [[float(least), float(most)] for least, most in statistics.get("ranges", [])]
+            file = dict(statistics.get("file", {}))
+            return cls(channels, ranges, file | {"forms": dict(file.get("forms", {}))})
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the channels of {path} cannot be read: {error!r}") from error
 

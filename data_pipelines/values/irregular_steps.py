@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,30 +21,27 @@ def irregularities(times: np.ndarray, usual: time_steps.Step) -> Iterator[str]:
     """
     steps, size = _steps(times), _steps(usual.times(times[0], np.arange(2)))[0]
     kinds = np.rint(np.log(steps / size) / np.log(OTHER_STEP)).astype(int)
-    is_changed = _are_at_a_changed_clock(times, steps, size + _HOUR)
-    if is_changed.any():
+    changed = np.flatnonzero(_are_at_a_changed_clock(times, steps, size + _HOUR))
+    if changed.size:
         yield (
-            f"an hour is missing {_first(times, np.flatnonzero(is_changed))}, as where clocks are "
-            "set forward: write the times in UTC"
+            f"an hour is missing after {time_steps.said(times[changed[0]])}, as where clocks are "
+            f"set forward ({changed.size:,} times): write the times in UTC"
         )
-    kinds[is_changed] = 0
+    kinds[changed] = 0
     starts = np.flatnonzero(np.diff(kinds, prepend=kinds[0] + 1))
     lengths = np.diff(starts, append=len(kinds))
-    is_steady = np.repeat(lengths >= STEADY, lengths)
-    rates = [at for at, length in zip(starts, lengths, strict=True) if length >= STEADY]
-    changes = [at for before, at in itertools.pairwise(rates) if kinds[before] != kinds[at]]
-    if changes:
-        at = changes[0]
-        rate = np.median(steps[at : at + STEADY]) / size
+    rates = starts[lengths >= STEADY]
+    if (changes := rates[1:][kinds[rates[1:]] != kinds[rates[:-1]]]).size:
+        rate = np.median(steps[changes[0] : changes[0] + STEADY]) / size
         yield (
-            f"the step is {rate:.3g} times the usual {usual} from {time_steps.said(times[at])} on"
-            + (f", and changes {len(changes):,} times" if len(changes) > 1 else "")
+            f"the step is {rate:.3g} times the usual {usual} from "
+            f"{time_steps.said(times[changes[0]])} on ({changes.size:,} such changes)"
         )
-    if (odd := np.flatnonzero((kinds != 0) & ~is_steady)).size:
-        longest = time_steps.said(times[odd[0]]), time_steps.said(times[odd[0] + 1])
+    if (odd := np.flatnonzero((kinds != 0) & np.repeat(lengths < STEADY, lengths))).size:
+        before, after = (time_steps.said(times[odd[0] + at]) for at in (0, 1))
         yield (
             f"{odd.size:,} of {len(steps):,} steps are not the usual {usual}, the first from "
-            f"{longest[0]} to {longest[1]}"
+            f"{before} to {after}"
         )
 
 
@@ -70,8 +66,3 @@ def _steps(times: np.ndarray) -> np.ndarray:
     """Returns the steps in seconds, or in the unit of numbers."""
     steps = np.diff(times)
     return steps.astype(np.int64) / 1e6 if steps.dtype.kind == "m" else steps
-
-
-def _first(times: np.ndarray, places: np.ndarray) -> str:
-    more = f" and {places.size - 1:,} more times" if places.size > 1 else ""
-    return f"after {time_steps.said(times[places[0]])}{more}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from data_pipelines.values.value_tables import NUMBER, TEXT, TIME
 
 AUTO = "auto"
 MOST_OF_ROWS = 10  # steps of a grid for each row of the file
-MOST_WARNINGS = 5
+MOST_SHOWN = 10  # sentences about times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,22 +74,13 @@ def read(options: Any, like: Mapping[str, Any]) -> File:
         Series(name, values[rows], rows)
         for name, rows in _by_series(table, cells, options.series_column).items()
     ]
-    file = File(
-        tuple(names),
-        tuple(series),
-        table.place,
-        forms=tuple(cells[name].form for name in names),
-        series_column=options.series_column,
-    )
+    forms = tuple(cells[name].form for name in names)
+    column = options.series_column
+    file = File(tuple(names), tuple(series), table.place, forms, series_column=column)
     if time_column:
         file = _with_times(file, time_column, cells, options)
     elif options.grid:
         raise faults.unread("--grid", options.grid, f"{options.input} has no column of times", "")
-    elif not options.series_column and (named := [*_texts(cells, options.window)]):
-        logging.warning(
-            "%s of %s has several values. If rows belong to series of their own, give "
-            "--series_column=%s", named[0], options.input, named[0],
-        )  # fmt: skip
     lines = (_described(table, name, cells.get(name), file, options) for name in table.names)
     return dataclasses.replace(file, columns=tuple(lines))
 
@@ -212,97 +203,72 @@ def _with_times(
     if cells[column].kind == TIME:
         micros = np.rint(np.nan_to_num(times) * 1e6).astype(np.int64)
         times = np.where(np.isnan(times), np.datetime64("NaT"), micros.view("datetime64[us]"))
-    series = [dataclasses.replace(it, times=times[it.rows]) for it in file.series]
-    if fault := next(_faults(series, column, cells, file.place, options), ""):
+    series = tuple(dataclasses.replace(it, times=times[it.rows]) for it in file.series)
+    timed = dataclasses.replace(file, series=series, time_column=column)
+    if fault := _fault(timed, column, cells, options):
         if options.time_column or options.grid:
             raise ValueError(fault)
         logging.warning("%s. Rows are taken in the order of the file", fault)
         return file
-    step = time_steps.Step.usual([it.times for it in series])
-    if step and options.grid:
-        step = _grid(step, options)
-        series = _filled(series, step, file.place)
-    elif step:
-        _warn_of_steps(series, step, column, options)
-    grid = str(step) if options.grid else ""
-    return dataclasses.replace(file, series=tuple(series), time_column=column, step=step, grid=grid)
+    timed = dataclasses.replace(timed, step=time_steps.Step.usual([it.times for it in series]))
+    if timed.step and options.grid:
+        return _filled(timed, _grid(timed.step, options))
+    if timed.step:
+        _warn_of_steps(timed, timed.step, options)
+    return timed
 
 
-def _faults(
-    series: Sequence[Series],
-    column: str,
-    cells: Mapping[str, value_tables.Cells],
-    place: Callable[[int], str],
-    options: Any,
-) -> Iterator[str]:
-    """Yields reasons why times cannot be used: empty ones, and those that do not rise."""
-    if (empty := np.flatnonzero(np.isnan(cells[column].values))).size:
-        yield (
-            f"the column {column!r} of {options.input} has {empty.size:,} empty cells, the first "
-            f"{place(int(empty[0]))}"
+def _fault(file: File, column: str, cells: Mapping[str, value_tables.Cells], options: Any) -> str:
+    """Returns why times cannot be used: some are empty, or do not rise; "" if they can."""
+    seconds = cells[column].values
+    if (empty := np.flatnonzero(np.isnan(seconds))).size:
+        first = file.place(int(empty[0]))
+        return f"the column {column!r} has {empty.size:,} empty cells, the first in {first}"
+    falls = ((it, np.flatnonzero(np.diff(seconds[it.rows]) <= 0)) for it in file.series)
+    it, found = next(((it, found) for it, found in falls if found.size), (None, []))
+    if it is None:
+        return ""
+    before, after = (time_steps.said(time) for time in it.times[found[0] : found[0] + 2])
+    remedy = "sort the file by it"
+    if irregular_steps.is_hour_twice(it.times, found[0]):
+        remedy = "an hour comes twice, as where clocks are set back; write the times in UTC"
+    elif not options.series_column and (others := _series_columns(cells, column)):
+        remedy = (
+            f"{others[0]} changes, and under each of its values the times rise; if these are "
+            f"series of their own, give --series_column={others[0]}"
         )
-        return
-    for it in series:
-        falls = np.flatnonzero(np.diff(cells[column].values[it.rows]) <= 0)
-        if not falls.size:
-            continue
-        at = falls[0]
-        before, after = (time_steps.said(time) for time in it.times[at : at + 2])
-        others = [] if options.series_column else [*_series_columns(cells, column)]
-        remedy = "sort the file by it"
-        if irregular_steps.is_hour_twice(it.times, at):
-            remedy = "an hour comes twice, as where clocks are set back; write the times in UTC"
-        elif others:
-            remedy = (
-                f"{others[0]} changes, and under each of its values the times rise; if these are "
-                f"series of their own, give --series_column={others[0]}"
-            )
-        yield (
-            f"the column {column!r} does not rise at {place(int(it.rows[at + 1]))}, where {after} "
-            f"follows {before}: {remedy}"
-        )
+    row = file.place(int(it.rows[found[0] + 1]))
+    return f"the column {column!r} does not rise at {row}, where {after} follows {before}: {remedy}"
 
 
-def _series_columns(cells: Mapping[str, value_tables.Cells], times: str) -> Iterator[str]:
-    """Yields the columns of text or whole numbers under whose values the times rise."""
+def _series_columns(cells: Mapping[str, value_tables.Cells], times: str) -> list[str]:
+    """Returns the columns of text or whole numbers under whose values the times rise."""
+    found = []
     for name, it in cells.items():
-        codes = it.values
-        if it.kind not in (TEXT, NUMBER) or name == times or not (codes == np.rint(codes)).all():
-            continue
-        order = np.argsort(codes, kind="stable")
-        is_same = np.diff(codes[order]) == 0
-        steps = np.diff(cells[times].values[order])[is_same]
-        if steps.size and not is_same.all() and (steps > 0).all():
-            yield name
+        if it.kind in (TEXT, NUMBER) and name != times and (it.values == np.rint(it.values)).all():
+            order = np.argsort(it.values, kind="stable")
+            is_same = np.diff(it.values[order]) == 0
+            steps = np.diff(cells[times].values[order])[is_same]
+            if steps.size and not is_same.all() and (steps > 0).all():
+                found.append(name)
+    return sorted(found, key=lambda name: cells[name].kind != TEXT)
 
 
-def _texts(cells: Mapping[str, value_tables.Cells], rows: int) -> Iterator[str]:
-    """Yields the columns of text with values that have some number of rows on average."""
-    for name, it in cells.items():
-        if (
-            it.kind == TEXT
-            and 1 < len(np.unique(it.values[it.values >= 0])) <= len(it.values) / rows
-        ):
-            yield name
-
-
-def _warn_of_steps(
-    series: Sequence[Series], step: time_steps.Step, column: str, options: Any
-) -> None:
+def _warn_of_steps(file: File, step: time_steps.Step, options: Any) -> None:
     """Warns of what breaks the usual step of times."""
     found = [
-        (f" of series {it.name}" if it.name else "", sentence)
-        for it in series
+        f"{it.name}: {sentence}".removeprefix(": ")
+        for it in file.series
         if len(it.values) > 1
         for sentence in irregular_steps.irregularities(it.times, step)
     ]
-    for name, sentence in found[:MOST_WARNINGS]:
+    if found:
+        shown = found[:MOST_SHOWN] + ["..."] * (len(found) > MOST_SHOWN)
         logging.warning(
-            "The times %r%s of %s: %s. Windows go across as if all steps were equal; --grid=auto "
-            "puts missing steps in as not observed", column, name, options.input, sentence,
+            "The times in %s of %s:\n  %s\nWindows go across as if all steps were equal; with "
+            "--grid=auto missing steps are put in as not observed",
+            file.time_column, options.input, "\n  ".join(shown),
         )  # fmt: skip
-    if len(found) > MOST_WARNINGS:
-        logging.warning("%d more series have such steps", len(found) - MOST_WARNINGS)
 
 
 def _grid(usual: time_steps.Step, options: Any) -> time_steps.Step:
@@ -316,38 +282,33 @@ def _grid(usual: time_steps.Step, options: Any) -> time_steps.Step:
     return step
 
 
-def _filled(
-    series: Sequence[Series], step: time_steps.Step, place: Callable[[int], str]
-) -> list[Series]:
+def _filled(file: File, step: time_steps.Step) -> File:
     """Returns series on a grid: each row at its nearest step, and no value where there is none."""
-    grids = [step.places(it.times) for it in series]
-    steps, rows = sum(int(it[-1]) + 1 for _, it in grids), sum(len(it.rows) for it in series)
-    gap, of, at = max(
-        (int(gaps.max()), number, int(gaps.argmax()))
-        for number, (_, it) in enumerate(grids)
-        for gaps in [np.diff(it, append=it[-1])]
-    )
+    grids = [step.places(it.times) for it in file.series]
+    steps, rows = sum(int(it[-1]) + 1 for _, it in grids), sum(len(it.rows) for it in file.series)
     if steps > MOST_OF_ROWS * rows:
-        times = series[of].times[at : at + 2]
+        gaps = [np.diff(numbers, append=numbers[-1]) for _, numbers in grids]
+        it, gap = max(zip(file.series, gaps, strict=True), key=lambda it: it[1].max())
+        before, after = (time_steps.said(it.times[gap.argmax() + at]) for at in (0, 1))
         raise ValueError(
-            f"--grid={step} makes {steps:,} steps from {rows:,} rows; the longest gap, of {gap:,} "
-            f"steps, is from {time_steps.said(times[0])} to {time_steps.said(times[-1])}, "
-            f"{place(int(series[of].rows[at]))}: mend these times, or give a longer step"
+            f"--grid={step} makes {steps:,} steps from {rows:,} rows; the longest gap is from "
+            f"{before} to {after}, {file.place(int(it.rows[gap.argmax()]))}: mend these times, or "
+            "give a longer step"
         )
     made = []
-    for it, (first, numbers) in zip(series, grids, strict=True):
+    for it, (first, numbers) in zip(file.series, grids, strict=True):
         if (twice := np.flatnonzero(np.diff(numbers) == 0)).size:
-            before, after = (time_steps.said(time) for time in it.times[twice[0] : twice[0] + 2])
+            before, after = (time_steps.said(it.times[twice[0] + at]) for at in (0, 1))
             raise ValueError(
-                f"{place(int(it.rows[twice[0] + 1]))}: {before} and {after} are in one step of "
-                f"--grid={step}; give a shorter one, or one row a step"
+                f"{file.place(int(it.rows[twice[0] + 1]))}: {before} and {after} are in one step "
+                f"of --grid={step}; give a shorter one, or one row a step"
             )
         count = int(numbers[-1]) + 1
         values, rows_of = np.full((count, it.values.shape[1]), np.nan), np.full(count, -1)
         values[numbers], rows_of[numbers] = it.values, it.rows
         made.append(Series(it.name, values, rows_of, step.times(first, np.arange(count))))
     logging.info("%d of %d steps of the grid have no row", steps - rows, steps)
-    return made
+    return dataclasses.replace(file, series=tuple(made), grid=str(step), step=step)
 
 
 def _described(
