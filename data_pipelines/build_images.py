@@ -22,6 +22,7 @@ from PIL import Image, UnidentifiedImageError
 from bertjax.cli import command_line
 from bertjax.data import pictures, records
 from bertjax.files import opening, tables
+from bertjax.options import faults
 from data_pipelines.values import value_records, value_tables
 
 SCALINGS = ("standard", "imagenet", "half")
@@ -37,6 +38,7 @@ class Options(value_records.Options):
     """The input, and what a row is."""
 
     taken = ("size", "patch", "channels", "scaling")
+    kept = {"channel_means": "", "channel_deviations": "", "labels": "labels"}
 
     input: str = command_line.option(
         "a glob of picture files (PNG, JPEG and others that Pillow reads); a .parquet file with "
@@ -218,6 +220,8 @@ def _labels(
     if not options.labels:
         return None, []
     given = _given_labels(source, options)
+    if like and "labels" not in like:
+        raise faults.unread("--labels", options.labels, f"{options.like} has no labels", "")
     names = like["labels"]["names"] if like else [str(name) for name in sorted({*given})]
     if unknown := sorted({*map(str, given)} - {*names}):
         raise ValueError(f"{options.like} has no image of the class {unknown[0]!r}")

@@ -25,7 +25,7 @@ from etils import epath
 from jaxtyping import Int
 
 from bertjax.data import contents as contents_lib
-from bertjax.data import encoding
+from bertjax.data import encoding, value_statistics
 from bertjax.files import atomic, hashed_files, json_text, opening
 from bertjax.options import faults, schema
 
@@ -51,7 +51,6 @@ READ_BY_DRAWS = (WORDS_FEATURE, SENTENCES_FEATURE)  # and by no model
 VALUES_FEATURE, OBSERVED_FEATURE = "values", "observed"
 HIDDEN_FEATURE, SHOWN_FEATURE = "hidden", "shown_values"
 LABELS_FEATURE = "labels"  # of a row: the number of its class, or numbers
-LABELS_OBSERVED_FEATURE = "labels_observed"  # 1 for each step of a forecast that was observed
 PIXELS_FEATURE = "pixels"  # of which the values are made as they are read
 POSITIONS_FEATURE = "positions"  # of each token, where these do not follow from its place
 # The weights of predictions; an evaluation sets them to 0 in the rows that fill its last batch.
@@ -313,7 +312,8 @@ class Manifest:
                 f"{path} has format_version {version}; this version of bertjax reads "
                 f"{FORMAT_VERSION}: rebuild the records with `python -m data_pipelines.build`"
             )
-        faults.check(f"{path} is not a record manifest", _manifest_faults(fields))
+        if found := [str(fault) for fault in _manifest_faults(fields)]:
+            raise ValueError(f"{path} is not a record manifest: {'; '.join(found)}")
         try:
             fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
             fields["features"] = {
@@ -486,6 +486,7 @@ def _manifest_faults(fields: Mapping[str, Any]) -> Iterator[ValueError]:
             )
     if len({shard["file"] for shard in fields["shards"]}) < len(fields["shards"]):
         yield ValueError("a shard is named twice")
+    yield from value_statistics.faults(fields)
 
 
 def _feature_faults(feature: Any, name: str) -> Iterator[ValueError]:
@@ -524,6 +525,7 @@ def first_misfit(batch: Mapping[str, np.ndarray], manifest: Manifest) -> tuple[i
     A look-up past the end of a table gives a NaN, or silently another entry.
     """
     length, sequences = manifest.max_seq_length, manifest.max_sequences_per_row
+    classes = len(manifest.statistics.get("labels", {}).get("names", ())) or np.inf
     entries = manifest.tokenizer["vocab_size"] if manifest.tokenizer else np.inf
     of_vocabulary = (entries, f"the vocabulary has {entries} entries")
     limits = {
@@ -532,6 +534,7 @@ def first_misfit(batch: Mapping[str, np.ndarray], manifest: Manifest) -> tuple[i
         "masked_lm_ids": of_vocabulary,
         "masked_lm_positions": (length, f"it has {length} places"),
         PAIR_FEATURE: (2, "labels are 0 and 1"),
+        LABELS_FEATURE: (classes, f"there are {classes} classes, from 0 on"),
         WORDS_FEATURE: (2, "a token continues a word or does not: 0 and 1"),
         SENTENCES_FEATURE: (2, "a token ends a sentence or does not: 0 and 1"),
         WORD_COUNT_FEATURE: (length + 1, f"at most {length} words begin in {length} tokens"),

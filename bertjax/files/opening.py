@@ -162,7 +162,8 @@ def open_array(path: epath.PathLike) -> np.ndarray:
     except FileNotFoundError:
         raise
     except _ARRAY_FAULTS as error:
-        raise ValueError(f"{path} cannot be read as an array ({error})") from error
+        reason = (str(error).splitlines() or ["there is not enough memory"])[0]
+        raise ValueError(f"{path} cannot be read as an array ({reason})") from error
 
 
 @contextlib.contextmanager

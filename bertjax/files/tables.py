@@ -11,6 +11,7 @@ texts at U+2028.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import csv
 import dataclasses
@@ -155,7 +156,7 @@ def columns(path: epath.PathLike, rules: Rules = EXACT) -> pyarrow.Table:
     else:
         table = _text_columns(path, suffix if suffix in FIELDS else ".csv", rules)
     names = delimiters.column_names(table.column_names)
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
+    if repeated := sorted(name for name, n in collections.Counter(names).items() if n > 1):
         raise ValueError(f"{path} has several columns {', '.join(map(repr, repeated))}")
     return table.rename_columns(names)
 

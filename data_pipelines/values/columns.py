@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from bertjax.options import faults
 from data_pipelines.values import spellings, value_tables
 
 UNKNOWN = "[UNK]"
@@ -104,6 +105,9 @@ class Column:
             for name, it in fields.items()
             if name in known
         }
+        for field, allowed in (("kind", (NUMBER, CATEGORY)), ("form", spellings.FORMS)):
+            if lists.get(field, spellings.PLAIN) not in allowed:
+                raise faults.unknown(f"{field} of {fields['name']}", lists.get(field), allowed)
         return cls(**lists)
 
     def described(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from etils import epath
 from bertjax.cli import command_line
 from bertjax.data import encoding, record_files, records, value_masking
 from bertjax.files import atomic, directories
+from bertjax.options import schema
 from data_pipelines.building import builders, tfds_metadata
 from data_pipelines.partial_output import PartialOutput
 
@@ -75,9 +76,14 @@ class Arrays:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of every builder; `taken` are those that come from the records of `like`."""
+    """The options of every builder; `taken` are those that come from the records of `like`.
+
+    `kept` are the statistics that these must have; "" or the option, or the other statistic, that
+    each comes with.
+    """
 
     taken: ClassVar[tuple[str, ...]] = ()
+    kept: ClassVar[Mapping[str, str]] = {}
 
     input: str = command_line.option("a file")
     output: str = command_line.option("the directory for the records of all parts")
@@ -110,8 +116,25 @@ def template(options: AnyOptions) -> tuple[dict[str, Any], AnyOptions]:
             f"--like names records with the options {', '.join(sorted(manifest.arguments))}, "
             f"which another program made; this one has {', '.join(sorted(made_by))}"
         )
+    path = epath.Path(options.like) / records.MANIFEST_FILE
+    given = {**manifest.arguments, **manifest.statistics}
+    needed = [name for name, by in options.kept.items() if not by or given.get(by)]
+    lacking = [f"statistics.{name}" for name in needed if name not in manifest.statistics]
+    lacking += [f"arguments.{name}" for name in options.taken if name not in manifest.arguments]
+    if lacking:
+        raise ValueError(
+            f"{path} has no {', '.join(lacking)}: it is damaged, or not of records of this program"
+        )
     taken = {name: manifest.arguments[name] for name in options.taken}
-    return dict(manifest.statistics), dataclasses.replace(options, **taken)
+    types = schema.of({name: getattr(options, name) for name in taken})
+    try:
+        if found := [*map(str, schema.faults(taken, types, "arguments"))]:
+            raise ValueError("; ".join(found))
+        options = dataclasses.replace(options, **taken)
+        command_line.check(options)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be used for --like: {error}") from error
+    return dict(manifest.statistics), options
 
 
 def by_part(numbers: np.ndarray) -> dict[str, np.ndarray]:
@@ -273,6 +296,7 @@ def _write(
         with atomic.writing(directory / name) as file:
             np.savez_compressed(file, **dict[str, Any](one))
     manifest.save(directory)
+    records.Manifest.load(directory)  # which checks `statistics`
     tfds_metadata.write(directory, manifest)
     return manifest
 

@@ -1,6 +1,9 @@
 """`--like`: new data become records by the scaling, the columns and the classes of others."""
 
 import dataclasses
+import json
+import os
+import shutil
 
 import numpy as np
 import pyarrow
@@ -119,3 +122,107 @@ def test_records_of_another_program_are_refused(tmp_path):
     )  # fmt: skip
     with pytest.raises(ValueError, match="which another program made"):
         build_tables.build(options)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """Options of a table and a series whose records --like is to name."""
+    place = tmp_path_factory.mktemp("first")
+    table(place / "t.csv", 40, 0)
+    np.save(place / "s.npy", np.random.default_rng(0).normal(size=(60, 2)))
+    shared = {"input": str(place / "t.csv"), "label": "sold", "parts": "1"}
+    of_table = build_tables.Options(**shared, output=str(place / "t"), scaling="standard")
+    of_series = build_series.Options(
+        input=str(place / "s.npy"), output=str(place / "s"), window=8, patch=4, horizon=2,
+    )  # fmt: skip
+    build_tables.build(of_table)
+    build_series.build(of_series)
+    return {"t": of_table, "s": of_series}
+
+
+GONE = object()
+# The place of a manifest that is changed, the value that it gets, and the fault.
+DAMAGES = [
+    ("t", ("statistics", "columns"), GONE, "has no statistics.columns"),
+    ("t", ("statistics", "labels"), GONE, "has no statistics.labels"),
+    ("t", ("statistics", "label_column"), GONE, "has no statistics.label_column"),
+    ("t", ("statistics", "columns"), [{"name": "a"}], "columns has 1 entries; it must have 3"),
+    ("t", ("statistics", "columns", 1, "name"), None, r"columns\[1\].name is None; .* a text"),
+    ("t", ("statistics", "columns", 1, "kind"), GONE, "kind of a is None; known are number"),
+    ("t", ("statistics", "columns", 1, "form"), "x", "form of a is 'x'; known are"),
+    ("t", ("statistics", "columns", 1, "mean"), float("nan"), "mean is nan; .* finite"),
+    ("t", ("statistics", "columns", 1, "deviation"), 0, "deviation is 0; .* above 0"),
+    ("t", ("statistics", "columns", 1, "quantiles"), [0, 2, 1], "that do not fall"),
+    ("t", ("statistics", "columns", 2, "categories"), ["[UNK]", "Oslo", "Oslo"], "different texts"),
+    ("t", ("statistics", "labels", "kind"), [], r"labels.kind is \[\]; known are classes"),
+    ("t", ("statistics", "labels", "names"), ["no"], r"have the classes \['no'\], label_column"),
+    ("s", ("statistics", "channels", 0, "mean"), 10**400, "mean is 1000.*a finite number"),
+    ("s", ("statistics", "channels", 1, "deviation"), GONE, "deviation is missing"),
+    ("s", ("statistics", "labels", "horizon"), 10**9, "horizon is 1000000000; .* at most"),
+    ("s", ("statistics", "labels", "horizon"), 3, r"shape of labels is \[2\]; .*\[3\]"),
+    ("s", ("arguments", "window"), "8", "window is '8'; it must be a whole number"),
+    ("s", ("arguments", "patch"), 0, "--patch is 0; it must be at least 1"),
+    ("s", ("arguments", "patch"), GONE, "has no arguments.patch"),
+]
+
+
+@pytest.mark.parametrize(("which", "path", "value", "fault"), DAMAGES)
+def test_a_damaged_manifest_is_named_with_its_fault_in_one_line(
+    first, tmp_path, which, path, value, fault
+):
+    like, options = tmp_path / "like", first[which]
+    shutil.copytree(options.output + "/train", like)
+    fields = json.loads((like / "manifest.json").read_text())
+    place = fields
+    for name in path[:-1]:
+        place = place[name]
+    if value is GONE:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    (like / "manifest.json").write_text(json.dumps(fields))
+    again = dataclasses.replace(options, like=str(like), output=str(tmp_path / "out"), parts="")
+    with pytest.raises(ValueError, match=fault) as caught:
+        {"t": build_tables, "s": build_series}[which].build(again)
+    assert "\n" not in str(caught.value) and [it.name for it in tmp_path.iterdir()] == ["like"]
+
+
+def test_a_manifest_with_names_of_tomorrow_is_read(first, tmp_path):
+    """Fields that are not known here change nothing."""
+    options = first["t"]
+    shutil.copytree(options.output + "/train", tmp_path / "like")
+    fields = json.loads((tmp_path / "like" / "manifest.json").read_text())
+    expected = decoded.files(options.output + "/train", "*tfrecord*")
+    fields["statistics"]["columns"][1]["of_tomorrow"] = {"a": [1]}
+    fields["statistics"]["of_tomorrow"] = None
+    (tmp_path / "like" / "manifest.json").write_text(json.dumps(fields))
+    again = dataclasses.replace(
+        options, like=str(tmp_path / "like"), output=str(tmp_path / "out"), parts="1"
+    )
+    build_tables.build(again)
+    assert decoded.files(tmp_path / "out" / "train", "*tfrecord*") == expected
+
+
+# Name of an input -> how it is made.
+BAD_FILES = {
+    "pipe.npy": os.mkfifo,
+    "pipe.csv": os.mkfifo,
+    "directory.npy": os.mkdir,
+    "device.parquet": lambda path: os.symlink("/dev/zero", path),
+    "empty.npy": lambda path: path.write_bytes(b""),
+    "objects.npy": lambda path: np.save(path, np.array([{}, 1], object), allow_pickle=True),
+    "header.npy": lambda path: path.write_bytes(b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535),
+    "short.parquet": lambda path: path.write_bytes(b"PAR1PAR1"),
+    "damaged.csv.gz": lambda path: path.write_bytes(b"\x1f\x8b\x08\x00\x00"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_file_that_is_no_table_is_named_in_one_line(tmp_path, name):
+    BAD_FILES[name](tmp_path / name)
+    builders = [build_series] if name.endswith(".npy") else [build_series, build_tables]
+    for builder in builders:
+        options = builder.Options(input=str(tmp_path / name), output=str(tmp_path / "out"))
+        with pytest.raises(ValueError, match=name) as caught:
+            builder.build(options)
+        assert "\n" not in str(caught.value) and [it.name for it in tmp_path.iterdir()] == [name]
