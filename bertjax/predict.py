@@ -17,8 +17,10 @@ if __name__ == "__main__":
 
     command_line.parse(programs.Predict, __doc__)
 
+import csv
 import dataclasses
 import functools
+import io
 import itertools
 import json
 import sys
@@ -26,14 +28,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from etils import epath
 
 from bertjax import inference
 from bertjax.cli import command_line, programs
 from bertjax.data import padding, value_rows
 from bertjax.data import records as records_lib
-from bertjax.files import delimiters, json_text, opening, tables, text_encodings
+from bertjax.files import atomic, delimiters, json_text, opening, tables, text_encodings
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, example_files, feature_sets, values
+from bertjax.options import faults
 from bertjax.tasks import prediction
 from bertjax.tokenization import unknown_tokens
 
@@ -216,6 +221,13 @@ def main(options: programs.Predict) -> None:
     if options.records is not None:
         record_set = records_lib.open(options.records)
         values.check_meaning(model.options, record_set)
+        rows = value_rows.ForecastRows.of(record_set)
+        if rows and values.is_forecast(model.options):
+            return _write_forecasts(model, rows, options)
+        for name in ("output", "all_windows"):
+            if value := getattr(options, name):
+                why = f"{options.checkpoint} with {options.records} makes no forecast of a series"
+                raise faults.unread(f"--{name}", value, why, type(value)())
         lines = ({"values": it} for it in value_rows.as_arrays(record_set))
     elif options.delimiter:
         rules = tables.Rules(
@@ -232,6 +244,46 @@ def main(options: programs.Predict) -> None:
             f"bertjax: {errors} of {count} lines could not be used; the answer to each has an "
             f"{ERROR!r} that says why"
         )
+
+
+def forecasts(
+    model: inference.FinetunedModel,
+    rows: value_rows.ForecastRows,
+    *,
+    all_windows: bool = False,
+    batch_size: int = 32,
+) -> Iterator[kinds.Prediction]:
+    """Yields a prediction for each step of the last window of each series and channel.
+
+    It has the series, the channel, the time and the value in the units of the input. With
+    `all_windows` it is of each window of the records, and has the time of its last step as origin.
+    """
+    chosen = range(len(rows.values)) if all_windows else rows.last.tolist()
+    lines = ({"values": rows.values[row]} for row in chosen)
+    answers = predict(model, lines, batch_size=batch_size)
+    for row, answer in zip(chosen, answers, strict=True):
+        forecast = np.array(answer["numbers"])
+        yield from rows.described(row, forecast, has_origin=all_windows)
+
+
+def _write_forecasts(
+    model: inference.FinetunedModel, rows: value_rows.ForecastRows, options: programs.Predict
+) -> None:
+    shared = {"all_windows": options.all_windows, "batch_size": options.batch_size}
+    answers = forecasts(model, rows, **shared)
+    if not options.output:
+        for answer in answers:
+            print(text(answer))
+        return
+    with atomic.writing(epath.Path(options.output)) as file:
+        lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        writer = None
+        for answer in answers:
+            if writer is None:
+                writer = csv.DictWriter(lines, [*answer])
+                writer.writeheader()
+            writer.writerow(answer)
+        lines.detach()
 
 
 def _with_threshold(model: inference.FinetunedModel, threshold: float) -> inference.FinetunedModel:

@@ -9,31 +9,47 @@ DIR gets a record directory for each part: train, heldout and test, one after th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
 
 from bertjax.cli import command_line
-from bertjax.data import records
+from bertjax.data import records, series_index
 from bertjax.options import faults
-from data_pipelines.values import value_records, value_tables
+from data_pipelines.values import series, value_records, value_tables
 
 SCALINGS = ("standard", "none")
+DEFAULT_PARTS = "0.7,0.1,0.2"
 MOST_STEPS = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(value_records.Options):
+class Options(value_tables.Options):
     """The input, and what a row is."""
 
-    taken = ("window", "patch", "channels_together", "scaling", "season")
+    taken = ("window", "patch", "horizon", "channels_together", "scaling", "season")
     kept = {"channels": "", "labels": "horizon"}
 
-    input: str = command_line.option("a .csv, .parquet or .npy file: a row for each point in time")
+    input: str = command_line.option(
+        "a .csv, .tsv, .parquet or .npy file: a row for each point in time"
+    )
     time_column: str = command_line.option(
-        "the column of times, which must rise from row to row; unset: rows are one step apart",
+        "the column of times, which must rise from row to row; unset: the only one of times, if it "
+        "rises, or rows are one step apart",
+        default="",
+    )
+    series_column: str = command_line.option(
+        "the column that names the series of a row, where the file has several: windows and parts "
+        "are of one series, scaling is by channel over all",
+        default="",
+    )
+    grid: str = command_line.option(
+        "the step between rows, such as 15min or 1MS (s, min, h, D, W, MS: months), or auto, the "
+        "median step: rows go to the nearest step, and missing steps become steps that were not "
+        "observed; unset: rows follow each other as in the file",
         default="",
     )
     channels: str = command_line.option(
@@ -55,8 +71,9 @@ class Options(value_records.Options):
         default=False,
     )
     parts: str = command_line.option(
-        "steps, or shares, of the parts train, heldout and test, with commas between them",
-        default="0.7,0.1,0.2",
+        "steps, or shares, of the parts train, heldout and test of each series, with commas "
+        f"between them; unset: {DEFAULT_PARTS}, or with like one part",
+        default="",
     )
     horizon: int = command_line.option(
         "steps behind a window that finetuning forecasts, of the same channel; windows of heldout "
@@ -80,17 +97,40 @@ class Options(value_records.Options):
 
 
 @dataclasses.dataclass(frozen=True)
+class Piece:
+    """The steps of a part in a series: its number, the first step, and their number."""
+
+    series: int
+    first: int
+    steps: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Windows:
-    """Windows of `values` [steps, channels], nan where nothing was observed."""
+    """Windows of `values` [steps, channels], nan where nothing was observed.
+
+    They are the steps of `pieces`, one after another; () is one series. No window crosses pieces.
+    """
 
     values: np.ndarray
     options: Options
     has_gaps: bool
+    pieces: tuple[Piece, ...] = ()
 
-    @property
+    @functools.cached_property
     def _starts(self) -> np.ndarray:
+        """The first step of each window in `values`, its series, and its first step there."""
+        pieces = self.pieces or (Piece(0, 0, len(self.values)),)
         span = self.options.window + self.options.horizon
-        return np.arange(0, len(self.values) - span + 1, self.options.stride)
+        stride, begin, found = self.options.stride, 0, []
+        for piece in pieces:
+            last = piece.steps - span
+            # New data end with the last step that can be forecast from.
+            first = last % stride if self.options.like and last >= 0 else 0
+            starts = np.arange(first, last + 1, stride)
+            found.append([begin + starts, np.full_like(starts, piece.series), piece.first + starts])
+            begin += piece.steps
+        return np.concatenate(found, axis=1)
 
     @property
     def length(self) -> int:
@@ -100,75 +140,161 @@ class Windows:
 
     def __len__(self) -> int:
         per_window = 1 if self.options.channels_together else self.values.shape[1]
-        return max(len(self._starts), 0) * per_window
+        return self._starts.shape[1] * per_window
 
     def take(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         options, channels = self.options, self.values.shape[1]
         length = options.window // options.patch
         skipped = options.window - length * options.patch
-        starts = self._starts
-        if options.channels_together:
-            starts = starts[numbers]
-        else:
-            starts, chosen = starts[numbers // channels], numbers % channels
+        windows = numbers if options.channels_together else numbers // channels
+        starts, of_series, first = self._starts[:, windows]
+        chosen = numbers % channels
         steps = starts[:, None] + np.arange(skipped, options.window)[None]
         if options.channels_together:
-            windows = self.values[steps]  # [rows, steps, channels]
-            windows = windows.transpose(0, 2, 1).reshape(len(numbers), channels * length, -1)
+            values = self.values[steps]  # [rows, steps, channels]
+            values = values.transpose(0, 2, 1).reshape(len(numbers), channels * length, -1)
         else:
-            windows = self.values[steps, chosen[:, None]].reshape(len(numbers), length, -1)
-        is_observed = ~np.isnan(windows)
+            values = self.values[steps, chosen[:, None]].reshape(len(numbers), length, -1)
+        is_observed = ~np.isnan(values)
         row: dict[str, np.ndarray] = {}
-        row[records.VALUES_FEATURE] = np.where(is_observed, windows, 0).astype(np.float32)
+        row[records.VALUES_FEATURE] = np.where(is_observed, values, 0).astype(np.float32)
         if self.has_gaps:
             row[records.OBSERVED_FEATURE] = is_observed.astype(np.int32)
         if options.horizon:
             steps = starts[:, None] + options.window + np.arange(options.horizon)[None]
-            row[records.LABELS_FEATURE] = self.values[steps, chosen[:, None]].astype(np.float32)
+            labels = self.values[steps, chosen[:, None]]
+            row[records.LABELS_FEATURE] = np.nan_to_num(labels).astype(np.float32)
+            row[records.LABELS_OBSERVED_FEATURE] = (~np.isnan(labels)).astype(np.int32)
+            of_row = np.stack([of_series, chosen, first + options.window]).astype(np.int32)
+            row |= dict(zip(series_index.FEATURES, of_row, strict=True))
         if options.channels_together:
             continues = np.tile(np.arange(length) > 0, channels).astype(np.int32)
             row[records.WORDS_FEATURE] = np.tile(continues, (len(numbers), 1))
         return row
 
 
-def build(options: Options) -> dict[str, records.Manifest]:
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """Decisions of the training part: name, mean and deviation of each channel, and its range.
+
+    `file` says how the file was read: the forms of its cells, its columns, and its step.
+    """
+
+    channels: list[dict[str, Any]]
+    ranges: list[list[float]]
+    file: dict[str, Any]
+
+    @classmethod
+    def restored(cls, statistics: Mapping[str, Any], path: str) -> Fitted:
+        """Returns what the manifest of records describes."""
+        try:
+            channels = [
+                {"name": str(it["name"]), **{key: float(it[key]) for key in ("mean", "deviation")}}
+                for it in statistics["channels"]
+            ]
+            ranges = [[float(least), float(most)] for least, most in statistics.get("ranges", [])]
+            file = dict(statistics.get("file", {}))
+            return cls(channels, ranges, file | {"forms": dict(file.get("forms", {}))})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"the channels of {path} cannot be read: {error!r}") from error
+
+    def scaled(self, values: np.ndarray) -> np.ndarray:
+        """Returns values with the mean and the deviation of the training part."""
+        mean, deviation = (
+            np.array([it[name] for it in self.channels]) for name in ("mean", "deviation")
+        )
+        return (values - mean) / deviation
+
+    def statistics(self, values: np.ndarray, options: Options) -> dict[str, Any]:
+        """Returns what the manifest of a part keeps, {} of a part without steps."""
+        if not len(values):
+            return {}
+        statistics = {
+            "channels": self.channels,
+            "ranges": self.ranges,
+            "file": self.file,
+            "unobserved_share": float(np.isnan(values).mean()),
+        }
+        if options.horizon:
+            labels = {"kind": "forecast", "horizon": options.horizon, "season": options.season}
+            statistics["labels"] = labels
+        return statistics
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """A series, and for each part the first of its steps and the one behind its last."""
+
+    series: series.Series
+    parts: Mapping[str, tuple[int, int]]
+
+    @classmethod
+    def of(cls, it: series.Series, options: Options) -> Cut:
+        """Returns the series with the parts that options name, or "" for all of new data."""
+        if options.like and not options.parts:
+            return cls(it, {"": (0, len(it.values))})
+        given = options.parts or DEFAULT_PARTS
+        ends = np.cumsum(value_tables.part_sizes(given, len(it.values), value_records.PARTS))
+        bounds = zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
+        return cls(it, dict(zip(value_records.PARTS, bounds, strict=True)))
+
+    def own(self, part: str) -> np.ndarray:
+        """Returns the values of a part."""
+        return self.series.values[slice(*self.parts[part])]
+
+    def read(self, part: str, options: Options) -> tuple[int, int]:
+        """Returns the steps that windows of a part read.
+
+        With a horizon they begin in the part before, and end a horizon behind new data.
+        """
+        begin, end = self.parts[part]
+        if not options.horizon:
+            return begin, end
+        return max(begin - options.window, 0), end + options.horizon * (not part)
+
+
+def build(
+    options: Options, report: Callable[[str], None] = lambda line: None
+) -> dict[str, records.Manifest]:
     """Writes the records of all parts that have a window, and returns their manifests.
+
+    `report` is called with a line for each column.
 
     Raises:
       FileNotFoundError: if there is no input.
       ValueError: if options and input do not fit, or the training part has no window.
     """
     like, options = value_records.template(options)
-    table = value_tables.read_numbers(
-        options.input, time_column=options.time_column, columns=options.channels
-    )
-    has_gaps = bool(np.isnan(table.values).any())
-    _check(options, has_gaps)
-    sizes = [len(table.values)]
-    if not like:
-        sizes = value_tables.part_sizes(options.parts, sizes[0], value_records.PARTS)
-    channels = _restored(like, table, options) if like else _fit(table, sizes[0], options)
-    mean, deviation = (np.array([it[name] for it in channels]) for name in ("mean", "deviation"))
-    scaled = (table.values - mean) / deviation
-    _check_float32(scaled, table.names, options.input)
-    parts, end = {}, 0
-    for name, size in zip(value_records.PARTS if not like else [""], sizes, strict=True):
-        begin, end = end, end + size
-        reach = options.window if options.horizon else 0
-        windows = Windows(scaled[max(begin - reach, 0) : end], options, has_gaps)
-        if name and not len(windows):
-            logging.warning("The part %s has %d steps, fewer than a window", name, size)
-        parts[name] = windows, _statistics(scaled, begin, end, channels, options)
-    return value_records.write_parts(options, parts)
+    _check(options)
+    fitted = Fitted.restored(like, options.like) if like else None
+    file = series.read(options, fitted.file if fitted else {})
+    for line in file.columns:
+        report(line)
+    cuts = _with_windows([Cut.of(it, options) for it in file.series], options)
+    if fitted:
+        _check_file(fitted, file, options)
+    else:
+        fitted = _fit(file, np.concatenate([it.own("train") for it in cuts]), options)
+    scaled = [fitted.scaled(it.series.values) for it in cuts]
+    _check_float32(scaled, cuts, file)
+    made = {}
+    for part in cuts[0].parts:
+        own = np.concatenate([it.own(part) for it in cuts])
+        statistics = fitted.statistics(own, options)
+        if len(cuts) == 1 and statistics:
+            statistics["steps"] = [*cuts[0].parts[part]]
+        windows = _windows(scaled, cuts, part, options)
+        if part and not len(windows):
+            logging.warning("The part %s has %d steps, fewer than a window", part, len(own))
+        _warn_of_range(part, own, fitted)
+        made[part] = windows, statistics
+    return value_records.write_parts(options, made, arrays=_index(cuts, fitted, options))
 
 
-def _check(options: Options, has_gaps: bool) -> None:
-    """Raises a ValueError if the options do not fit each other, or the series."""
-    if not 1 <= options.patch <= options.window or options.stride < 1:
-        raise ValueError(
-            f"--patch is {options.patch}, --window {options.window} and --stride {options.stride}; "
-            "a window must have at least a patch, and both must be at least 1"
-        )
+def _check(options: Options) -> None:
+    """Raises a ValueError if the options do not fit each other."""
+    if options.patch > options.window:
+        raise faults.wrong("--patch", options.patch, f"at most --window, {options.window}")
     if not 0 <= options.season <= (steps := options.window // options.patch * options.patch):
         raise faults.wrong(
             "--season",
@@ -176,28 +302,38 @@ def _check(options: Options, has_gaps: bool) -> None:
             f"from 0 to {steps}, the steps of a row",
             "a larger --window",
         )
-    if options.horizon and (options.channels_together or has_gaps):
+    if options.horizon and options.channels_together:
         raise ValueError(
             f"--horizon is {options.horizon}: forecasts are of a channel a row, without "
-            "--channels_together, and of series without empty cells"
+            "--channels_together"
         )
 
 
-def _check_float32(scaled: np.ndarray, names: Sequence[str], path: str) -> None:
-    """Raises a ValueError where a scaled value is beyond the range of float32."""
-    largest = np.finfo(np.float32).max
-    if (places := np.argwhere(np.abs(scaled) > largest)).size:
-        row, channel = places[0]
+def _with_windows(cuts: Sequence[Cut], options: Options) -> list[Cut]:
+    """Returns the series that have a window in a part; the others are counted."""
+    span = options.window + options.horizon
+
+    def has_window(it: Cut) -> bool:
+        read = (it.read(part, options) for part in it.parts)
+        return any(end - begin >= span for begin, end in read)
+
+    kept = [it for it in cuts if has_window(it)]
+    if not kept:
         raise ValueError(
-            f"row {row + 1} of {path}, {names[channel]}: {scaled[row, channel]:.3g} after scaling "
-            f"is beyond float32 ({largest:.2g}): give the values in another unit, or leave it out "
-            "with --channels"
+            f"{options.input} has no part of a series with {span} steps, those of a window and its "
+            "forecast: give more data, or smaller windows"
         )
+    if short := [it.series.name for it in cuts if not has_window(it)]:
+        logging.warning(
+            "%d of %d series of %s have no part with %d steps, as a window needs, and are left out;"
+            " the first is %s", len(short), len(cuts), options.input, span, short[0],
+        )  # fmt: skip
+    return kept
 
 
-def _fit(table: value_tables.Numbers, steps: int, options: Options) -> list[dict[str, Any]]:
-    """Returns name, mean and deviation of each channel in the first steps, the training part."""
-    train, names = table.values[:steps], np.array(table.names)
+def _fit(file: series.File, train: np.ndarray, options: Options) -> Fitted:
+    """Returns mean, deviation and range of each channel in the training part."""
+    names = np.array(file.channels)
     if (empty := names[np.isnan(train).all(axis=0)]).size:
         raise ValueError(
             f"{', '.join(empty)} of {options.input} has no value in the training part: leave it "
@@ -218,52 +354,96 @@ def _fit(table: value_tables.Numbers, steps: int, options: Options) -> list[dict
             f"the deviation of {', '.join(odd)} of {options.input} is beyond float64: give the "
             "values in another unit, or leave them out with --channels"
         )
-    return [
+    channels = [
         {"name": name, "mean": float(m), "deviation": float(d)}
-        for name, m, d in zip(table.names, mean, deviation, strict=True)
+        for name, m, d in zip(file.channels, mean, deviation, strict=True)
     ]
+    return Fitted(channels, np.stack([least, most], axis=1).tolist(), file.described())
 
 
-def _restored(
-    like: Mapping[str, Any], table: value_tables.Numbers, options: Options
-) -> list[dict[str, Any]]:
-    """Returns what `_fit` returned when the records of `like` were made."""
-    if (names := [it["name"] for it in like["channels"]]) != [*table.names]:
+def _check_file(fitted: Fitted, file: series.File, options: Options) -> None:
+    """Raises a ValueError if a file has other channels than records; warns of another step."""
+    if (names := [it["name"] for it in fitted.channels]) != [*file.channels]:
         raise ValueError(
-            f"{options.input} has the channels {', '.join(table.names)}, but {options.like} "
+            f"{options.input} has the channels {', '.join(file.channels)}, but {options.like} "
             f"has {', '.join(names)}: choose them with --channels"
         )
-    return like["channels"]
+    step = fitted.file.get("step", "")
+    if step and file.step and str(file.step) != step:
+        logging.warning(
+            "The usual step of %s is %s, and %s in %s: a row is as many steps, and another time",
+            options.input, file.step, step, options.like,
+        )  # fmt: skip
 
 
-def _statistics(
-    scaled: np.ndarray, begin: int, end: int, channels: list[dict[str, Any]], options: Options
-) -> dict[str, Any]:
-    """Returns what the manifest of a part keeps, {} of a part without steps."""
-    if begin == end:
+def _check_float32(scaled: Sequence[np.ndarray], cuts: Sequence[Cut], file: series.File) -> None:
+    """Raises a ValueError where a scaled value is beyond the range of float32."""
+    largest = np.finfo(np.float32).max
+    for values, cut in zip(scaled, cuts, strict=True):
+        if (places := np.argwhere(np.abs(values) > largest)).size:
+            step, channel = places[0]
+            row = file.place(int(cut.series.rows[step]))
+            raise ValueError(
+                f"{row}, {file.channels[channel]}: "
+                f"{values[step, channel]:.3g} after scaling is beyond float32 ({largest:.2g}); "
+                "give the values in another unit, or leave the column out with --channels"
+            )
+
+
+def _windows(
+    scaled: Sequence[np.ndarray], cuts: Sequence[Cut], part: str, options: Options
+) -> Windows:
+    """Returns the windows of a part of all series."""
+    pieces, values = [], []
+    for at, (steps, cut) in enumerate(zip(scaled, cuts, strict=True)):
+        begin, end = cut.read(part, options)
+        behind = max(end - len(steps), 0)
+        values.append(np.pad(steps[begin:end], ((0, behind), (0, 0)), constant_values=np.nan))
+        pieces.append(Piece(at, begin, end - begin))
+    has_gaps = any(np.isnan(steps).any() for steps in scaled)
+    return Windows(np.concatenate(values), options, has_gaps, tuple(pieces))
+
+
+def _warn_of_range(part: str, values: np.ndarray, fitted: Fitted) -> None:
+    """Warns of values that are more than the range of the training part beyond it."""
+    for at, (smallest, largest) in enumerate(fitted.ranges):
+        column, reach = values[:, at], largest - smallest
+        beyond = column[(column < smallest - reach) | (column > largest + reach)]
+        if beyond.size:
+            logging.warning(
+                "%s%s: %.2f%% of the values, such as %g, are far from those of the training part, "
+                "%g to %g", fitted.channels[at]["name"], f" in the part {part}" if part else "",
+                100 * beyond.size / len(column), beyond[0], smallest, largest,
+            )  # fmt: skip
+
+
+def _index(
+    cuts: Sequence[Cut], fitted: Fitted, options: Options
+) -> dict[str, dict[str, np.ndarray]]:
+    """Returns the file of the names and times of forecasts, nothing without a horizon."""
+    if not options.horizon:
         return {}
-    statistics = {
-        "channels": channels,
-        "steps": [begin, end],
-        "unobserved_share": float(np.isnan(scaled[begin:end]).mean()),
-        "variance": float(np.nanvar(scaled[begin:end])),
-    }
-    if options.horizon:
-        labels = {"kind": "forecast", "horizon": options.horizon, "season": options.season}
-        statistics["labels"] = labels
-    return statistics
+    index = series_index.SeriesIndex(
+        tuple(it.series.name for it in cuts),
+        tuple(it["name"] for it in fitted.channels),
+        *(np.array([it[name] for it in fitted.channels]) for name in ("mean", "deviation")),
+        tuple(np.zeros(0) if it.series.times is None else it.series.times for it in cuts),
+    )
+    return {series_index.FILE: index.arrays()}
 
 
 def main(options: Options) -> None:
-    """Builds and prints what was made."""
-    manifests = build(options)
+    """Builds and prints the columns, and what was made."""
+    manifests = build(options, command_line.print_report)
     for part, manifest in manifests.items():
-        begin, end = manifest.statistics["steps"]
+        facts = manifest.statistics
+        steps = " of all series"
+        if "steps" in facts:
+            steps = " from the steps {:,} to {:,}".format(*facts["steps"])
         command_line.print_report(
             f"{part or options.output}: {manifest.num_examples:,} rows of "
-            f"{manifest.max_seq_length} patches of {manifest.arguments['patch']} steps, "
-            f"from the steps {begin:,} to {end:,}; "
-            f"{manifest.statistics['unobserved_share']:.2%} of the values were not observed"
+            f"{manifest.max_seq_length} patches of {manifest.arguments['patch']} steps,{steps}; "
+            f"{facts['unobserved_share']:.2%} of the values were not observed"
         )
     for it in next(iter(manifests.values())).statistics["channels"]:
         command_line.print_report(

@@ -149,6 +149,9 @@ class _Builder:
         values = np.empty((len(self.table), len(names)), np.float32)
         categories = _names(options.categories)
         fitted = []
+        for name in self.table.names:
+            if name not in (*names, options.label):
+                self.report(f"  {name:24} left out, as an option says")
         for at, name in enumerate(names):
             cells = self.table.cells(name, training=training, as_text=name in categories)
             if name in categories and cells.type.startswith(("float", "double", "half", "decimal")):
@@ -161,11 +164,12 @@ class _Builder:
             return Fitted(tuple(fitted)), values
         return Fitted(tuple(fitted), *self._fit_label(training)), values
 
-    def restored(self, fitted: Fitted, label: str) -> tuple[Fitted, np.ndarray]:
+    def restored(self, fitted: Fitted) -> tuple[Fitted, np.ndarray]:
         """Returns what another training part decided, and the values of all rows by it.
 
-        A `label` that it had not is fitted here, on the training part or all rows.
+        A label that it had not is fitted here, on the training part or all rows.
         """
+        label = self.options.label
         values = np.empty((len(self.table), len(fitted.columns)), np.float32)
         for at, column in enumerate(fitted.columns):
             values[:, at] = self._encoded(column, column.cells(self.table))
@@ -175,7 +179,7 @@ class _Builder:
             must = f"a column that the records of {self.options.like} do not hold"
             raise faults.wrong("--label", label, must, "a model would read what it predicts")
         self.table.check_column(label, "--label")
-        training = self.parts.get("train", self.parts.get(""))
+        training = self.parts["train" if "train" in self.parts else ""]
         column, described = self._fit_label(training)
         return dataclasses.replace(fitted, label=column, described=described), values
 
@@ -191,7 +195,8 @@ class _Builder:
                 "once it is scaled; the largest number of records is 3.4e38: leave the column or "
                 "the row out"
             )
-        self.report(_described(self.table, column, cells))
+        role = "category" if column.kind == columns.CATEGORY else cells.kind
+        self.report(_described(self.table, column.name, role, cells))
         for hint in _hints(self.table, column, cells, self.parts, self.options):
             self.report(f"    {hint}")
         self._warn_of_unusual(column, cells)
@@ -222,8 +227,13 @@ class _Builder:
         self._check_labels(cells)
         if cells.kind == value_tables.TEXT:
             column = columns.fit(options.label, cells, training, "none")
+            self.report(_described(self.table, options.label, "label, a class", cells))
+            counts = np.bincount(cells.values[training], minlength=len(cells.texts))
+            for name, count in zip(cells.texts, counts, strict=True):
+                self.report(f"    {name}: {count / len(training):.2%} of the training part")
             return column, {"kind": "classes", "names": sorted(column.categories[1:])}
         column = columns.fit(options.label, cells, training, "standard")
+        self.report(_described(self.table, options.label, "label, a number", cells))
         described = {"kind": "numbers", "names": [options.label]}
         moments = {"means": [column.mean], "deviations": [column.deviation]}
         return column, described | moments
@@ -282,13 +292,14 @@ def build(
     """
     label = options.label
     like, options = value_records.template(options)
+    options = dataclasses.replace(options, label=label or options.label)
     builder = _Builder(options, report)
     if not like or options.parts or options.part_column or options.group_column:
         builder.parts = value_records.by_part(_parts(builder.table, options))
         if not len(builder.parts["train"]):
             raise ValueError(f"no row of {options.input} is in the part train")
     if like:
-        fitted, values = builder.restored(Fitted.restored(like), label)
+        fitted, values = builder.restored(Fitted.restored(like))
     else:
         fitted, values = builder.fit()
     labels = builder.labels(fitted)
@@ -324,19 +335,19 @@ def _names_of_cells(table: value_tables.Table, options: Options) -> list[str]:
     return names
 
 
-def _described(table: value_tables.Table, column: columns.Column, cells: value_tables.Cells) -> str:
-    """Returns a line about a column: its kind, an example, and what its cells are."""
-    values = cells.values
-    is_there = values >= 0 if cells.kind == value_tables.TEXT else ~np.isnan(values)
-    missing = f"{1 - is_there.mean():.2%} missing"
-    example = table.example(column.name, int(np.argmax(is_there)))
-    if column.kind == columns.CATEGORY:
-        what = f"category, {len(column.categories) - 1:,} values"
-        return f"  {column.name:24} {what}; {missing}; for example {example!r:.40}"
-    distinct = len(np.unique(values[is_there]))
-    what = "number" if cells.kind == value_tables.NUMBER else f"{cells.kind}, in seconds"
-    bounds = f"{column.smallest:g} to {column.largest:g}, {distinct:,} values"
-    return f"  {column.name:24} {what}, {bounds}; {missing}; for example {example!r:.40}"
+def _described(table: value_tables.Table, name: str, role: str, cells: value_tables.Cells) -> str:
+    """Returns a line about a column: its role, missing cells, different values, an example."""
+    is_text = cells.kind == value_tables.TEXT
+    is_there = cells.values >= 0 if is_text else ~np.isnan(cells.values)
+    seen = cells.values[is_there]
+    facts = [f"{1 - is_there.mean():.2%} missing", f"{len(np.unique(seen)):,} different"]
+    if len(seen) and not is_text:
+        rows = np.flatnonzero(is_there)
+        smallest, largest = rows[np.argmin(seen)], rows[np.argmax(seen)]
+        facts.append(f"{table.example(name, smallest)} to {table.example(name, largest)}")
+    if len(seen):
+        facts.append(f"such as {table.example(name, int(np.argmax(is_there)))!r:.40}")
+    return f"  {name:24} {role}: {', '.join(facts)}"
 
 
 def _hints(
@@ -472,8 +483,6 @@ def main(options: Options) -> None:
             f"{manifest.max_seq_length - 1} columns; {statistics['unobserved_share']:.2%} of the "
             "cells are empty"
         )
-        if (labels := statistics.get("labels", {})).get("kind") == "classes":
-            command_line.print_report(f"  classes: {', '.join(labels['names'])}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import bertjax
 from bertjax import evaluate, inference, train
 from bertjax.data import records, value_rows
 from bertjax.finetuning import values
+from bertjax.workdirs import scalars
 from tests import finetuned_workdir, programs, small_values
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
@@ -25,13 +26,38 @@ def tuned(tmp_path_factory):
         patch.setattr(jax, "devices", lambda: devices)
         config = small_values.finetuned_from_scratch(directory, "cells")
         config.finetuning.num_epochs = 4.0
-        config.finetuning.test_file = str(directory / "train")
+        config.finetuning.test_file = config.finetuning.eval_file = str(directory / "train")
         train.train(config, directory / "tuned")
     return directory
 
 
 def rows_of(directory):
     return value_rows.as_arrays(records.open(directory / "train"))
+
+
+def logged(workdir, of_set):
+    """The last scores that a run has written of a set."""
+    found = scalars.last_evaluation(scalars.read(workdir / scalars.FILE))[1]
+    return {name.removeprefix(f"eval/{of_set}/"): value for name, value in found.items()}
+
+
+def without_counts(scores):
+    return {name: value for name, value in scores.items() if name not in ("step", "examples")}
+
+
+def test_a_short_pretraining_is_evaluated_as_it_was_scored_and_warns_that_it_learnt_nothing(
+    tuned, tmp_path, caplog
+):
+    small_values.write(tmp_path / "heldout", "cells", rows=16, seed=1)
+    options = {"pretraining.predicts": "replaced", "pretraining.exchanged_cells": True}
+    config = small_values.make_config("cells", tuned / "train", **options)
+    config.data.eval_dir = str(tmp_path / "heldout")
+    train.train(config, tmp_path / "run")
+    (warning,) = [text for text in caplog.messages if "held-out data" in text]
+    assert warning.startswith("At step 4 ") and "no better than always_no_loss" in warning
+    found = evaluate.evaluate_checkpoint(tmp_path / "run", config.data.eval_dir, batch_size=5)
+    assert without_counts(found) == pytest.approx(logged(tmp_path / "run", "heldout"), abs=1e-5)
+    assert {"always_no_loss", "always_no_accuracy"} < found.keys()
 
 
 def test_predictions_are_those_of_the_run_for_records_arrays_and_lines(tuned):
@@ -48,6 +74,7 @@ def test_predictions_are_those_of_the_run_for_records_arrays_and_lines(tuned):
     printed = programs.succeed("bertjax.predict", *flags).lines
     assert printed == [{k: v for k, v in it.items() if k != "id"} for it in of_arrays]
     scores = model.evaluate(tuned / "train")
+    assert logged(tuned / "tuned", "dev") == pytest.approx(without_counts(scores), abs=1e-5)
     labels = value_rows.columns(records.open(tuned / "train"))["labels"]
     assert scores["accuracy"] == pytest.approx((labels == written).mean())
 

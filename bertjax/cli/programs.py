@@ -170,6 +170,15 @@ class Predict(SavedModel):
     records: str | None = command_line.option(
         "Directory of records of values, in place of lines.", default=None
     )
+    all_windows: bool = command_line.option(
+        "Forecasts: of all windows of the records with their origins, not of the last window of "
+        "each series and channel alone.",
+        default=False,
+        needs="records",
+    )
+    output: str = command_line.option(
+        "Forecasts: a .csv file for them, in place of JSON lines.", default="", needs="records"
+    )
     encoding: str = command_line.option(
         "Encoding of standard input, for example cp1251, cp932 or utf-16.", default="utf-8"
     )

@@ -51,6 +51,7 @@ READ_BY_DRAWS = (WORDS_FEATURE, SENTENCES_FEATURE)  # and by no model
 VALUES_FEATURE, OBSERVED_FEATURE = "values", "observed"
 HIDDEN_FEATURE, SHOWN_FEATURE = "hidden", "shown_values"
 LABELS_FEATURE = "labels"  # of a row: the number of its class, or numbers
+LABELS_OBSERVED_FEATURE = "labels_observed"  # 1 for each step of a forecast that was observed
 PIXELS_FEATURE = "pixels"  # of which the values are made as they are read
 POSITIONS_FEATURE = "positions"  # of each token, where these do not follow from its place
 # The weights of predictions; an evaluation sets them to 0 in the rows that fill its last batch.

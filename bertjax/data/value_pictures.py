@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from matplotlib import figure
 
-from bertjax.data import pictures, records, streams, value_masking
+from bertjax.data import pictures, records, series_index, streams, value_masking, value_rows
 
 SHARE = 0.4  # of the positions that are hidden
 
@@ -55,6 +55,41 @@ def draw(
         axes.set(xlim=(-0.5, curve.size - 0.5))
     if predicted is not None:
         drawn.axes[0].legend(fontsize=8)
+    return drawn
+
+
+def draw_forecasts(
+    rows: value_rows.ForecastRows,
+    chosen: Int[np.ndarray, " drawn"],
+    forecasts: Float[np.ndarray, "drawn horizon"],
+    naive: Float[np.ndarray, "drawn horizon"],
+) -> figure.Figure:
+    """Returns a picture of rows: past, truth, forecast and naive forecast in units, against time.
+
+    Forecasts are scaled as the records are. Steps that were not observed have no curve.
+    """
+    columns, index = rows.columns, rows.index
+    past = rows.values[chosen].reshape(len(chosen), -1)
+    truth = np.full_like(forecasts, np.nan)
+    if records.LABELS_FEATURE in columns:
+        is_there = columns[records.LABELS_OBSERVED_FEATURE][chosen] != 0
+        truth = np.where(is_there, columns[records.LABELS_FEATURE][chosen], np.nan)
+    drawn = figure.Figure(figsize=(10, 2.2 * len(chosen)), layout="constrained")
+    for place, axes in enumerate(drawn.subplots(len(chosen), 1, squeeze=False)[:, 0]):
+        series, channel, step = (int(columns[it][chosen[place]]) for it in series_index.FEATURES)
+        behind = step + np.arange(forecasts.shape[1])
+        curves = {
+            "past": (step - past.shape[1] + np.arange(past.shape[1]), past),
+            "truth": (behind, truth),
+            "forecast": (behind, forecasts),
+            "last season": (behind, naive),
+        }
+        for label, (steps, values) in curves.items():
+            (in_units,) = index.in_units(values[place][None], np.array([channel]))
+            style = "--" if label == "last season" else "-"
+            axes.plot(index.dates(series, steps), in_units, style, linewidth=1, label=label)
+        axes.set_title(f"{index.series[series]} {index.channels[channel]}".strip(), fontsize=9)
+    drawn.axes[0].legend(fontsize=8)
     return drawn
 
 

@@ -19,7 +19,7 @@ from etils import epath
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.data import records, value_masking, value_rows
+from bertjax.data import records, series_index, value_masking, value_rows
 from bertjax.finetuning import base, feature_sets
 from bertjax.models import classification, layers, parts, values
 from bertjax.models import encoder as encoders
@@ -89,6 +89,11 @@ def check_meaning(options: Any, record_set: records.RecordSet) -> None:
         )
 
 
+def is_forecast(options: Any) -> bool:
+    """Returns whether a model with these options forecasts."""
+    return bool(options.value_labels) and json.loads(options.value_labels)["kind"] == FORECAST
+
+
 class ForecastModel(nnx.Module):
     """The encoder, and a dense layer from the states of all positions to the steps that follow.
 
@@ -156,7 +161,10 @@ class Values(base.FinetuningTask):
         if self.labels.kind == CLASSES:
             return super().label_shapes(batch_size, length)
         shape = (batch_size, self.labels.size)
-        return {"labels": jax.ShapeDtypeStruct(shape, np.float32)}
+        shapes = {"labels": jax.ShapeDtypeStruct(shape, np.float32)}
+        if self.labels.kind == FORECAST:
+            shapes[records.LABELS_OBSERVED_FEATURE] = jax.ShapeDtypeStruct(shape, np.int32)
+        return shapes
 
     def batch_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         width = self.encoder.value_width or 1
@@ -169,11 +177,20 @@ class Values(base.FinetuningTask):
             "example_weights": jax.ShapeDtypeStruct((batch_size,), np.float32),
         }
 
+    def scored(self, batch: tasks.Batch) -> Array:
+        """Returns the weight of each example, or of each step of its forecast that was observed."""
+        weights = batch["example_weights"]
+        if records.LABELS_OBSERVED_FEATURE not in batch:
+            return weights
+        return weights[:, None] * batch[records.LABELS_OBSERVED_FEATURE]
+
     def loss(self, model: Any, batch: tasks.Batch, *, key: PRNGKeyArray | None) -> tasks.Means:
         if self.labels.kind == CLASSES:
             return super().loss(model, batch, key=key)
-        squares = jnp.square(model(batch, key=key) - batch["labels"]).mean(axis=1)
-        return {"loss": tasks.weighted(squares, self.scored(batch))}
+        squares, weights = jnp.square(model(batch, key=key) - batch["labels"]), self.scored(batch)
+        return {
+            "loss": tasks.weighted(squares if weights.ndim > 1 else squares.mean(axis=1), weights)
+        }
 
     def predict(self, model: Any, batch: tasks.Batch) -> dict[str, Array]:
         """Returns `logits` and `predictions`: classes, or the numbers themselves."""
@@ -186,6 +203,14 @@ class Values(base.FinetuningTask):
         size = self.encoder.hidden_size * (length if self.labels.kind == FORECAST else 1)
         forward = self.encoder.forward_flops(length) + 2.0 * size * self.labels.size
         return 3.0 * batch_size * forward
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueRows(feature_sets.FeatureSet):
+    """Rows of values; rows that forecast have channels, if the records name them."""
+
+    index: series_index.SeriesIndex | None = None
+    channels: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
 
 
 class ValueReader(base.Reader):
@@ -232,19 +257,27 @@ class ValueReader(base.Reader):
                 f"training set {self.described}: build both in one call, or these with --like"
             )
         columns = value_rows.columns(record_set)
-        return feature_sets.FeatureSet({}, columns, row_length=record_set.manifest.max_seq_length)
+        length, index = record_set.manifest.max_seq_length, None
+        if "channel" in columns:
+            index = series_index.SeriesIndex.load(record_set.directory)
+        channels = columns.get("channel", np.zeros(0, np.int32))
+        columns = {name: it for name, it in columns.items() if name not in series_index.FEATURES}
+        return ValueRows({}, columns, row_length=length, index=index, channels=channels)
 
     def example(self, fields: base.Fields, source: str) -> np.ndarray:
         given: Any = fields.get("values")
         try:
             if not isinstance(given, np.ndarray):
                 given = [[np.nan if it is None else it for it in row] for row in given]
-            cells = np.array(given, np.float32)
+            with np.errstate(over="ignore"):
+                cells = np.array(given, np.float32)
         except (TypeError, ValueError):
             raise ValueError(
                 f"'values' is {given!r:.60}; it must be a list for each position, of numbers and "
                 "null"
             ) from None
+        if np.isinf(cells).any():
+            raise ValueError("'values' holds a number beyond float32 (3.4e38)")
         if cells.shape != (self.options.max_seq_length, self.described.width):
             raise ValueError(
                 f"'values' has the shape {cells.shape}; the model reads "
@@ -265,7 +298,7 @@ class ValueReader(base.Reader):
             "values": np.where(is_there, cells, 0).astype(np.float32),
             "observed": is_there.astype(np.int32),
         }
-        return feature_sets.FeatureSet({}, columns, row_length=cells.shape[1])
+        return ValueRows({}, columns, row_length=cells.shape[1])
 
 
 class ValueScorer(base.ClassScorer):
@@ -292,26 +325,33 @@ class ValueScorer(base.ClassScorer):
             return found
         errors = outputs["predictions"].astype(np.float64) - labels
         if described.kind == FORECAST:
-            naive = self._naive(name) - labels
-            return {
-                "mse": float((errors**2).mean()),
-                "mae": float(np.abs(errors).mean()),
-                "naive_mse": float((naive**2).mean()),
-                "naive_mae": float(np.abs(naive).mean()),
-            }
+            return self._forecast_scores(name, errors)
         of_mean = labels.mean(axis=0, dtype=np.float64) - labels
         return _number_scores(errors, described) | {
             f"mean_{name}": value for name, value in _number_scores(of_mean, described).items()
         }
 
-    def _naive(self, name: str) -> np.ndarray:
-        """Returns the last season again and again, without one the last value."""
-        described = self.reader.described
-        columns = self.reader.features(name).columns
-        past = columns["values"].reshape(len(columns["values"]), -1)
-        season = described.season if 0 < described.season <= past.shape[1] else 1
-        places = past.shape[1] - season + np.arange(described.horizon) % season
-        return past[:, places]
+    def _forecast_scores(self, name: str, errors: np.ndarray) -> dict[str, float]:
+        """Returns the scores of the steps that were observed; also for the naive forecast."""
+        rows: Any = self.reader.features(name)
+        columns = rows.columns
+        is_observed = columns.get(records.LABELS_OBSERVED_FEATURE, np.ones_like(errors)) != 0
+        if not is_observed.any():
+            raise ValueError(
+                f"no step behind the windows of {self.reader.file(name)} was observed: there is "
+                "nothing to score; `python -m bertjax.predict` forecasts them"
+            )
+        naive = naive_forecast(columns, self.reader.described) - columns["labels"]
+        found = {}
+        for prefix, error in (("", errors), ("naive_", naive)):
+            found[f"{prefix}mse"] = float((error[is_observed] ** 2).mean())
+            found[f"{prefix}mae"] = float(np.abs(error[is_observed]).mean())
+        for number, channel in enumerate(rows.index.channels if rows.index else ()):
+            of_channel = errors[is_observed & (rows.channels == number)[:, None]]
+            if of_channel.size:
+                in_units = np.abs(of_channel).mean() * rows.index.deviations[number]
+                found[f"mae_in_units/{channel}"] = float(in_units)
+        return found
 
     def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str] | None:
         if self.reader.described.kind != CLASSES:
@@ -321,13 +361,14 @@ class ValueScorer(base.ClassScorer):
     def predictions(self, predicted: base.Predicted) -> list[base.Prediction]:
         if self.reader.described.kind == CLASSES:
             return super().predictions(predicted)
-        numbers = self._in_units(predicted.outputs["predictions"])
+        numbers = self._in_units(predicted.outputs["predictions"], predicted.rows)
         return [{"numbers": it} for it in numbers.tolist()]
 
-    def _in_units(self, numbers: np.ndarray) -> np.ndarray:
+    def _in_units(self, numbers: np.ndarray, rows: ValueRows) -> np.ndarray:
+        """Returns numbers in units; forecasts of rows that name no channel stay as they are."""
         described = self.reader.described
         if described.kind == FORECAST:
-            return numbers
+            return rows.index.in_units(numbers, rows.channels) if rows.index else numbers
         return numbers * np.array(described.deviations, np.float32) + np.array(
             described.means, np.float32
         )
@@ -337,9 +378,29 @@ class ValueScorer(base.ClassScorer):
     ) -> None:
         is_classes = self.reader.described.kind == CLASSES
         found = outputs["predictions"]
-        found = found if is_classes else self._in_units(found)
+        rows: Any = self.reader.features(name)
+        found = found if is_classes else self._in_units(found, rows)
         with (directory / f"{name}.npy").open("wb") as file:
             np.save(file, found)
+
+
+def naive_forecast(columns: Mapping[str, np.ndarray], described: Labels) -> np.ndarray:
+    """Returns the last season of each row again and again, without one the last value.
+
+    A step that was not observed takes the value a season before, or 0, the mean of the training.
+    """
+    past = columns["values"]
+    past = np.where(columns.get("observed", np.ones_like(past)) != 0, past, np.nan)
+    past = past.reshape(len(past), -1)
+    season = described.season or 1
+    if season > past.shape[1]:
+        raise ValueError(
+            f"the season of the records has {season} steps, and a row {past.shape[1]}: build them "
+            "again with a larger --window, or another --season"
+        )
+    seasons = [past[:, end - season : end] for end in range(past.shape[1], season - 1, -season)]
+    filled = functools.reduce(lambda a, b: np.where(np.isnan(a), b, a), seasons)
+    return np.nan_to_num(filled)[:, np.arange(described.horizon) % season]
 
 
 def _number_scores(errors: np.ndarray, described: Labels) -> dict[str, float]:

@@ -17,8 +17,9 @@ from etils import epath
 from jaxtyping import Float
 from matplotlib import figure
 
-from bertjax import inference
+from bertjax import inference, predict
 from bertjax.data import record_files, records, value_masking, value_pictures, value_rows
+from bertjax.finetuning import values as value_tasks
 from bertjax.interactive import fonts
 from bertjax.training import writers
 from bertjax.workdirs import reader, scalars
@@ -63,6 +64,31 @@ def hidden_values(
         predicted = model.task.predict(model.module(), jax.tree.map(jnp.asarray, batch))
     values = np.asarray(predicted["values"]) if "values" in predicted else None
     return value_pictures.draw(record_set.manifest, batch, values)
+
+
+def forecast(workdir: epath.PathLike, directory: epath.PathLike, *, rows: int = 4) -> figure.Figure:
+    """Returns the last windows of records of series, with what a run forecasts and the last season.
+
+    It is in the units of the input, for the first `rows` pairs of a series and a channel.
+
+    Raises:
+      FileNotFoundError: if there is no run, or no records.
+      ValueError: if the run makes no forecasts, or the records are of other channels or scaling.
+    """
+    model, record_set = inference.load_finetuned(workdir), records.open(directory)
+    of_records = value_rows.ForecastRows.of(record_set)
+    if of_records is None or not value_tasks.is_forecast(model.options):
+        raise ValueError(
+            f"{workdir} with {directory} makes no forecast of a series: finetune a run on records "
+            "of data_pipelines.build_series with --horizon"
+        )
+    value_tasks.check_meaning(model.options, record_set)
+    chosen = of_records.last[:rows]
+    lines = [{"values": of_records.values[row]} for row in chosen]
+    forecasts = np.array([it["numbers"] for it in predict.predict(model, lines)])
+    columns = {name: column[chosen] for name, column in of_records.columns.items()}
+    naive = value_tasks.naive_forecast(columns, model.task.labels)
+    return value_pictures.draw_forecasts(of_records, chosen, forecasts, naive)
 
 
 def attention_heads(

@@ -5,7 +5,8 @@ Pretraining jobs use it when they are opened. `data.overlaps` compares the recor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import collections
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -41,30 +42,37 @@ def unigram_scores(
     return {"unigram_loss": loss, "most_frequent_token_accuracy": accuracy}
 
 
-def category_frequencies(
-    columns: Sequence[int], training: value_masking.Donors, batches: Iterable[Mapping[str, Any]]
+def of_columns(
+    columns: Sequence[int],
+    training: value_masking.Donors,
+    batches: Iterable[Mapping[str, Any]],
+    error: Callable[[Any], Any],
 ) -> dict[str, float]:
-    """Returns `frequencies_loss` (nats): hidden categories predicted by the training frequencies.
+    """Returns the losses of hidden cells by means and frequencies of the training values' columns.
 
-    `columns` are the numbers of categories, 0 for a column of numbers; `training` are training
-    values. {} if no category is hidden.
+    They are `mean_loss` by `error` and `mean_mae` of numbers, `frequencies_loss` (nats) of
+    categories. `columns` are the numbers of categories, 0 for a column of numbers.
     """
-    is_category = np.array(columns) > 0
-    values, observed = (it[:, is_category, 0] for it in training)
-    hidden = [np.zeros(count, np.int64) for count in columns if count]
+    hidden: list[list[np.ndarray]] = [[] for _ in columns]
     for batch in batches:
-        codes = batch["values"][:, is_category, 0].astype(np.int64)
-        is_scored = (batch["hidden"] * batch["example_weights"][:, None])[:, is_category] > 0
-        for at, counts in enumerate(hidden):
-            counts += np.bincount(codes[is_scored[:, at], at], minlength=len(counts))
-    total = 0.0
-    for at, counts in enumerate(hidden):
-        codes = values[observed[:, at] != 0, at].astype(np.int64)
-        trained = np.bincount(codes, minlength=len(counts))
-        if counts.any():
-            total += masking.unigram_scores(trained, counts)[0] * counts.sum()
-    number = sum(counts.sum() for counts in hidden)
-    return {"frequencies_loss": float(total / number)} if number else {}
+        is_scored = batch["hidden"] * batch["example_weights"][:, None] > 0
+        for at, parts in enumerate(hidden):
+            parts.append(batch["values"][is_scored[:, at], at, 0])
+    losses = collections.defaultdict(list)
+    for at, count in enumerate(columns):
+        values, observed = (it[:, at, 0] for it in training)
+        trained, cells = values[observed != 0], np.concatenate(hidden[at])
+        if not len(trained) or not len(cells):
+            continue
+        if count:
+            of_both = (np.bincount(it.astype(np.int64), minlength=count) for it in (trained, cells))
+            loss, _ = masking.unigram_scores(*of_both)
+            losses["frequencies_loss"].append(np.full(len(cells), loss))
+        else:
+            errors = cells - trained.mean(dtype=np.float64)
+            losses["mean_loss"].append(np.asarray(error(errors), np.float64))
+            losses["mean_mae"].append(np.abs(errors))
+    return {name: float(np.concatenate(parts).mean()) for name, parts in losses.items()}
 
 
 def tokens_per_byte(evaluated: records.RecordSet | None) -> float | None:
@@ -123,7 +131,7 @@ def check_evaluated(trained: reader.Description, evaluated: records.RecordSet) -
             "These records are not held out for %s: %s. Scores on them say little of text that it "
             "has not seen; %s", trained.directory, overlap.text, overlaps.REMEDY,
         )  # fmt: skip
-    else:
+    elif evaluated.manifest.tokenizer:
         summaries = {trained.directory: training_contents(trained)}
         _warn_of_unknown_documents(summaries | {evaluated.directory: evaluated.contents})
     warn_of_few_tokens(trained.config, evaluated)

@@ -19,11 +19,11 @@ from bertjax.data import (
     translations,
     value_masking,
 )
-from bertjax.jobs import base, held_out, lengths, minimal_pairs, teachers
+from bertjax.jobs import base, held_out, lengths, minimal_pairs, pretraining_data, teachers
 from bertjax.jobs.pretraining_data import HELD_OUT, PAIRS, PretrainingData
 from bertjax.models import encoder, encoder_config
 from bertjax.options import faults as faults_lib
-from bertjax.tasks import distillation, pretraining
+from bertjax.tasks import distillation, masked_values, pretraining
 from bertjax.tokenization import tokenizer
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
@@ -66,8 +66,8 @@ def _job(data: PretrainingData, teacher: teachers.Teacher | None = None) -> base
     by_pairs = not held and pairs is not None
     task = pretraining_task(config, teacher)
     by_set = {name: held_out.chance(data.contents, it) for name, it in held.items()}
-    if "category_loss" in task.objectives:
-        by_set = {name: by_set[name] | _of_frequencies(data, name) for name in held}
+    if config.model.columns and "replaced_loss" not in task.objectives:
+        by_set = {name: by_set[name] | _of_columns(data, name) for name in held}
     per_byte = {name: held_out.tokens_per_byte(it) for name, it in held.items()}
     # Translations are easier than text of one language, and no language of their own.
     of_one = [name for name in held if not translations.are_named(name)]
@@ -88,15 +88,17 @@ def _job(data: PretrainingData, teacher: teachers.Teacher | None = None) -> base
     return base.Job(config, data.phases, task, data, evaluation, of_averages, teacher)
 
 
-def _of_frequencies(data: PretrainingData, name: str) -> dict[str, float]:
-    """Returns the loss of categories by their frequencies, {} if no training values are stored."""
+def _of_columns(data: PretrainingData, name: str) -> dict[str, float]:
+    """Returns the baselines of hidden cells, {} if no training values are stored."""
     options = data.config.evaluation
-    training = data.training_values(name)
+    directory = data.evaluation_sets[name].directory
+    training = pretraining_data.training_values(directory, data.config.data.train_dir)
     if training is None:
         return {}
     batches = data.evaluation_batches(name, batch_size=options.global_batch_size, rows=None)
     read = itertools.islice(batches, options.max_batches or None)
-    return held_out.category_frequencies(data.config.model.columns, training, read)
+    error = masked_values.ERRORS[data.config.pretraining.value_error]
+    return held_out.of_columns(data.config.model.columns, training, read, error)
 
 
 def _by_language(record_set: records.RecordSet | None) -> dict[str, records.RecordSet]:

@@ -114,16 +114,9 @@ class PretrainingData(base.Data):
             batch_size=batch_size,
             rows=rows,
             masked_lm_prob=self.config.evaluation.masked_lm_prob,
+            training=self.config.data.train_dir,
         )
         return self._with_languages(batches, record_set.manifest)
-
-    def training_values(self, name: str) -> value_masking.Donors | None:
-        """Returns training values that lie with an evaluation set, or with the training records."""
-        for directory in (self.evaluation_sets[name].directory, self.config.data.train_dir):
-            path = epath.Path(directory) / value_masking.DONORS_FILE
-            if directory and path.exists():
-                return _read_donors(path)
-        return None
 
     def _shares(self, phase: lengths.Phase) -> dict[str, float]:
         """Returns the share of each language of a phase's records, {} if they are in one."""
@@ -267,17 +260,19 @@ def record_batches(
     batch_size: int,
     rows: range | None = None,
     masked_lm_prob: float = 0.0,
+    training: str = "",
 ) -> base.Batches:
     """Yields every example of a record set once; `options` is config.pretraining.
 
     Masks that are not stored are drawn the same way each time, at the rate `masked_lm_prob`
-    (0: the rate of `options`).
+    (0: the rate of `options`). Cells are exchanged with the values that lie with the records, or
+    for records of new data in the directory `training`.
     """
     return streams.evaluation_batches(
         record_set,
         batch_size=batch_size,
         rows=rows,
-        draw_masks=draw_masks(record_set, options, masked_lm_prob),
+        draw_masks=draw_masks(record_set, options, masked_lm_prob, training=training),
     )
 
 
@@ -287,6 +282,7 @@ def draw_masks(
     masked_lm_prob: float = 0.0,
     *,
     is_training: bool = False,
+    training: str = "",
 ) -> Callable[..., Any] | None:
     """Returns the function that masks a batch of `record_set`; None where its masks are stored.
 
@@ -306,7 +302,7 @@ def draw_masks(
             options.least_crop if is_training else 1.0,
             options.flips and is_training,
         )
-        donors = _donors(record_set) if chosen.exchanges else None
+        donors = _donors(record_set, training) if chosen.exchanges else None
         return value_masking.drawer(chosen, donors, value_masking.scaling_of(manifest))
     vocabulary = tokenizer.load(record_set.directory)
     if tasks.OBJECTIVES[options.objective].reads_sequences:
@@ -334,15 +330,24 @@ def draw_masks(
     return draw
 
 
-def _donors(record_set: records.RecordSet) -> value_masking.Donors:
-    """Returns the training values that are stored with the records."""
-    path = record_set.directory / value_masking.DONORS_FILE
-    if not path.exists():
+def _donors(record_set: records.RecordSet, training: str) -> value_masking.Donors:
+    found = training_values(record_set.directory, training)
+    if found is None:
         raise ValueError(
-            f"config.pretraining.exchanged_cells is True, but {record_set.directory} has no "
-            f"{value_masking.DONORS_FILE}, the values to exchange with: build the records again"
+            "config.pretraining.exchanged_cells is True, but there are no values to exchange with, "
+            f"{value_masking.DONORS_FILE}, in {record_set.directory} or in the training records, "
+            f"{training or 'which are not known'}: build the records again"
         )
-    return _read_donors(path)
+    return found
+
+
+def training_values(*directories: epath.PathLike) -> value_masking.Donors | None:
+    """Returns the training values that the first of these record directories with any stores."""
+    for directory in directories:
+        path = epath.Path(directory) / value_masking.DONORS_FILE
+        if directory and path.exists():
+            return _read_donors(path)
+    return None
 
 
 def _read_donors(path: epath.Path) -> value_masking.Donors:

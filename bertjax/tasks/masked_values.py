@@ -96,7 +96,7 @@ class MaskedValues:
         """Returns the objectives, value_mae, category_accuracy or replaced_accuracy; and baselines.
 
         `mean_loss` and `mean_mae` are the errors of the mean of what a row shows; for cells and for
-        normalized patches the mean is 0.
+        normalized patches of 0. An evaluation takes the training part's means of cells.
         """
         hidden = model.encoder(batch, key=key)
         if self.predicts == "replaced":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +16,6 @@ from bertjax.files import delimiters, opening, tables, text_encodings
 from bertjax.options import faults
 from data_pipelines.values import spellings, value_records
 
-LONGER_STEP = 1.5  # times the median step: months have 28 to 31 days
 MOST_WHOLE = 2**53  # float64 holds all whole numbers up to it
 NUMBER, TIME, CLOCK, TEXT = "number", "time", "clock", "text"
 WHOLE_TYPES = (
@@ -264,7 +264,10 @@ def _distinct(
     )
     codes = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
     codes = np.concatenate([*codes, np.zeros(0, np.int32)])
-    texts = pyarrow.compute.utf8_normalize(pyarrow.compute.utf8_trim_whitespace(kept), "NFC")
+    texts = pyarrow.compute.utf8_trim_whitespace(kept)
+    if not pyarrow.compute.all(pyarrow.compute.string_is_ascii(texts)).as_py():
+        normal = [unicodedata.normalize("NFC", text) for text in texts.to_pylist()]
+        texts = pyarrow.array(normal, pyarrow.string())
     again = texts.dictionary_encode()
     places = np.append(again.indices.to_numpy(zero_copy_only=False), -1)
     is_empty = pyarrow.compute.is_in(again.dictionary, pyarrow.array(["", *missing]))
@@ -291,93 +294,11 @@ def _seconds(column: pyarrow.ChunkedArray) -> np.ndarray:
     return _floats(column.cast(whole)) / units[unit]
 
 
-@dataclasses.dataclass(frozen=True)
-class Numbers:
-    """Columns of numbers: `values` [rows, columns] in float64, nan where a cell is empty."""
-
-    names: tuple[str, ...]
-    values: np.ndarray
-
-
-def read_numbers(
-    path: str, *, time_column: str = "", columns: str = "", reading: Reading | None = None
-) -> Numbers:
-    """Returns the columns of numbers of a file in the order of time."""
-    if path.endswith(".npy"):
-        return _of_array(path)
-    table = Table(path, reading or Reading())
-    if time_column:
-        table.check_column(time_column, "--time_column")
-        _check_times(table, time_column)
-    chosen = columns.split(",") if columns else table.names
-    for name in chosen:
-        table.check_column(name, "--channels")
-    cells = {name: table.cells(name) for name in chosen if columns or name != time_column}
-    numbers = {name: it.values for name, it in cells.items() if it.kind == NUMBER}
-    if columns and (others := [name for name in cells if name not in numbers]):
-        raise ValueError(
-            f"the column {others[0]!r} of {path} holds {cells[others[0]].kind}; it must hold "
-            "numbers"
-        )
-    if not numbers:
-        raise ValueError(f"{path} has no column of numbers: {', '.join(table.names)}")
-    return Numbers(tuple(numbers), np.stack([*numbers.values()], axis=1))
-
-
-def _of_array(path: str) -> Numbers:
-    array = opening.open_array(path)
-    if array.ndim not in (1, 2) or array.dtype.kind not in "fiu":
-        raise ValueError(
-            f"{path} has the shape {array.shape} of {array.dtype}; it must be numbers [steps] or "
-            "[steps, channels]"
-        )
-    values = array.reshape(len(array), -1).astype(np.float64)
-    return Numbers(tuple(f"channel_{at}" for at in range(values.shape[1])), finite(values, path))
-
-
-def finite(values: np.ndarray, path: str) -> np.ndarray:
-    """Returns the values of a file; ValueError if one is infinite."""
-    if np.isinf(values).any():
-        row = int(np.flatnonzero(np.isinf(values).any(axis=1))[0])
-        raise ValueError(
-            f"row {row + 1} of {path} holds an infinite number; leave such cells empty"
-        )
-    return values
-
-
 def column(table: pyarrow.Table, name: str, path: str, option: str) -> pyarrow.ChunkedArray:
     """Returns the column of a file that an option names; ValueError if there is none."""
     if name not in table.column_names:
         raise faults.unknown(option, name, table.column_names, f"the columns of {path}")
     return table.column(name)
-
-
-def _check_times(table: Table, name: str) -> None:
-    """Checks that times rise, and warns of steps that are longer than most."""
-    cells = table.cells(name)
-    if cells.kind not in (NUMBER, TIME):
-        raise ValueError(
-            f"the column {name!r} of {table.path} holds {cells.kind}; times must be numbers, or "
-            "dates such as 2026-01-31 12:00. Without --time_column rows are taken in their order"
-        )
-    if empty := int(np.isnan(cells.values).sum()):
-        raise ValueError(f"the column {name!r} of {table.path} has {empty:,} empty cells")
-    steps = np.diff(cells.values)
-    if (falls := np.flatnonzero(steps <= 0)).size:
-        raise ValueError(
-            f"the column {name!r} of {table.path} does not rise at row {falls[0] + 2}: sort the "
-            "file by it, and keep series of several things in a column each"
-        )
-    usual = np.median(steps) if len(steps) else 0.0
-    if (longer := np.flatnonzero(steps > LONGER_STEP * usual)).size:
-        at = longer[0]
-        logging.warning(
-            "In the column %r of %s, %s of %s steps are longer than most, the first from row %d "
-            "(%s) to the next (%s). Windows go across them as if no time was missing; add rows "
-            "with empty cells there",
-            name, table.path, f"{longer.size:,}", f"{steps.size:,}", at + 1,
-            table.example(name, at), table.example(name, at + 1),
-        )  # fmt: skip
 
 
 _NOT_WHOLE = (

@@ -172,3 +172,110 @@ def test_the_same_options_give_the_same_bytes_and_other_seeds_other_parts(tmp_pa
         shards = sorted((tmp_path / name / "train").glob("*.tfrecord*"))
         made[name] = b"".join(it.read_bytes() for it in shards)
     assert made["a"] == made["b"] != made["c"]
+
+
+def build(directory, name, text, **given):
+    """Builds records of a CSV file with three columns; returns the lines of the report."""
+    (directory / f"{name}.csv").write_text(text)
+    report = []
+    made = build_tables.Options(
+        input=str(directory / f"{name}.csv"), output=str(directory / name), **given
+    )
+    build_tables.build(made, report.append)
+    return report
+
+
+TRAINING = "size,smoker,shop\n" + "".join(
+    f"{at / 10},{at % 2 == 0},{('007', '115', '012')[at % 3]}\n" for at in range(60)
+)
+
+
+def test_new_rows_are_read_by_the_kinds_of_training_whatever_they_hold(tmp_path, caplog):
+    build(tmp_path, "old", TRAINING + "0.1,unknown,A12\n", parts="1", scaling="none")
+    like = str(tmp_path / "old" / "train")
+    mixed = "size,smoker,shop\n1,True,007\n2,False,012\n3,unknown,A12\n"
+    build(tmp_path, "mixed", mixed, like=like)
+    codes = rows_of(tmp_path / "mixed")["values"]
+    build(tmp_path, "plain", mixed[:-14], like=like)  # True and 007 alone, which look like types
+    assert (rows_of(tmp_path / "plain")["values"] == codes[:2]).all()
+    assert sorted(codes[:, 2]) == [1, 2, 3] and not caplog.messages
+    typed = {"size": [1.0, 2.0], "smoker": ["True", "False"], "shop": [7, 12]}
+    path = write(tmp_path / "typed.parquet", typed)
+    with pytest.raises(ValueError, match=r"'shop' of .*typed.parquet holds int64, .* texts"):
+        build_tables.build(build_tables.Options(input=path, output=str(tmp_path / "t"), like=like))
+
+
+def test_true_and_whole_numbers_are_compared_by_value_with_columns_that_state_types(tmp_path):
+    flags = {"a": [1.0, 2.0, 3.0], "on": [True, True, False], "code": [5, 5, 7]}
+    path = write(tmp_path / "t.parquet", flags)
+    given = {"parts": "1", "scaling": "none", "categories": "code"}
+    build_tables.build(build_tables.Options(input=path, output=str(tmp_path / "old"), **given))
+    like = str(tmp_path / "old" / "train")
+    build(tmp_path, "new", "a,on,code\n1,TRUE,7\n2,false,5\n", like=like)
+    assert rows_of(tmp_path / "new")["values"].tolist() == [[0, 1, 1, 2], [0, 2, 2, 1]]
+
+
+def test_new_rows_unlike_all_of_training_are_warned_of_with_share_and_place(tmp_path, caplog):
+    build(tmp_path, "old", TRAINING, parts="1")
+    new = "size,smoker,shop\n0.5,True,115\n-6.1,True,Turku\n11.7,maybe,007\n"
+    build(tmp_path, "new", new, like=str(tmp_path / "old" / "train"))
+    said = [it for it in caplog.messages if "new.csv" in it]
+    assert len(said) == 3  # 11.7 is within one range of the largest, 5.9
+    for line, column in zip(said, ("'-6.1' in", "'maybe' in", "'Turku' in"), strict=True):
+        assert "33.33%" in line and column in line
+    assert f"{tmp_path / 'new.csv'}:3" in said[0]
+
+
+def test_rows_without_a_group_are_groups_of_their_own(tmp_path, caplog):
+    rows = [f"{at},{'' if at % 4 == 0 else f'p{at // 8}'}" for at in range(400)]
+    build(tmp_path, "r", "\n".join(["x,who", *rows]), group_column="who")
+    sizes = [records.Manifest.load(tmp_path / "r" / it).num_examples for it in value_records.PARTS]
+    assert sum(sizes) == 400 and sizes[0] > 280 and min(sizes) > 15
+    assert "100 of 400 rows (25.00%) have no 'who'" in caplog.text
+
+
+def test_labels_of_other_rows_are_fitted_on_columns_of_a_pretraining(tmp_path):
+    build(tmp_path, "old", TRAINING, parts="1", scaling="standard")
+    like = str(tmp_path / "old" / "train")
+    new = "size,smoker,shop,sold\n" + "".join(
+        f"{at / 7},True,115,{('no', 'yes')[at % 3 == 0]}\n" for at in range(50)
+    )
+    build(tmp_path, "new", new, like=like, label="sold", parts="0.8,0.2")
+    kept = records.Manifest.load(like).statistics
+    made = [records.Manifest.load(tmp_path / "new" / it) for it in ("train", "heldout")]
+    assert [it.num_examples for it in made] == [40, 10]
+    for it in made:
+        assert it.statistics["columns"] == kept["columns"]
+        assert it.statistics["labels"] == {"kind": "classes", "names": ["no", "yes"]}
+    again = {"like": str(tmp_path / "new" / "train")}
+    build(tmp_path, "more", "size,smoker,shop,sold\n1,True,115,yes\n", **again)
+    assert decoded.read(tmp_path / "more")["labels"].tolist() == [1]
+    with pytest.raises(ValueError, match="--label is 'shop'"):
+        build(tmp_path, "no", TRAINING, like=like, label="shop")
+
+
+def test_what_float32_cannot_hold_is_refused_by_row(tmp_path):
+    rows = TRAINING + "1e39,True,007\n"
+    with pytest.raises(ValueError, match=r"'size' of .*r.csv:62 holds 1e39"):
+        build(tmp_path, "r", rows, scaling="none", parts="1")
+    with pytest.raises(ValueError, match=r"'size' of .*r.csv:62"):
+        build(tmp_path, "r", rows, scaling="none", parts="1", label="size")
+    assert not (tmp_path / "r").exists()
+
+
+def test_the_report_says_of_each_column_how_it_was_read(tmp_path):
+    constant = "\n".join(f"{line},0.1,{at}" for at, line in enumerate(TRAINING.split("\n")[1:-1]))
+    report = build(
+        tmp_path, "r", f"size,smoker,shop,c,n\n{constant}\n", parts="1", label="smoker",
+        leave_out="n",
+    )  # fmt: skip
+    lines = {line.split()[0]: line for line in report if line.startswith("  ") and line[2] != " "}
+    assert "number" in lines["size"] and "0.0 to 5.9" in lines["size"]
+    assert "category" in lines["shop"] and "3 different" in lines["shop"]
+    assert "left out" in lines["n"] and "label" in lines["smoker"]
+    assert any("True: 50.00%" in line for line in report)
+    assert any("c is the same in all rows" in line for line in report)
+    ids = "\n".join(["x,id", *(f"{at % 7},k{at}" for at in range(60))])
+    assert any("--leave_out=id" in line for line in build(tmp_path, "ids", ids, parts="1"))
+    groups = "\n".join(["x,who", *(f"{at / 7},k{at // 2}" for at in range(60))])
+    assert any("--group_column=who" in it for it in build(tmp_path, "groups", groups, parts="1"))

@@ -1,18 +1,27 @@
 """Finetuning on values: what is learnt, scored and predicted, from records with labels."""
 
+import dataclasses
+import io
+import json
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pyarrow
 import pytest
+from flax import nnx
 from pyarrow import parquet
 
 from bertjax import config as config_lib
-from bertjax import train
+from bertjax import inference, predict, train
+from bertjax.cli import programs
 from bertjax.data import records, value_rows
-from bertjax.finetuning import feature_sets, values
+from bertjax.finetuning import values
+from bertjax.interactive import pictures
 from bertjax.scores import classification as scores
 from bertjax.workdirs import checkpoint, scalars
 from data_pipelines import build_images, build_series, build_tables
-from tests import small_runs
+from tests import small_runs, small_values
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
@@ -170,14 +179,131 @@ def test_the_area_under_the_curve_is_scikit_learns():
 
 
 def test_the_naive_forecast_repeats_the_last_season():
-    scorer = values.ValueScorer.__new__(values.ValueScorer)
     past = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
+    described = values.Labels("forecast", horizon=5, season=3)
+    assert values.naive_forecast({"values": past}, described).tolist() == [[9, 10, 11, 9, 10]]
+    observed = np.ones((1, 12), np.int32)
+    observed[:, [0, 3, 6, 9, 10]] = 0
+    columns = {"values": past, "observed": observed.reshape(1, 3, 4)}
+    assert values.naive_forecast(columns, described).tolist() == [[0, 7, 11, 0, 7]]
+    described = values.Labels("forecast", horizon=2)
+    observed[:, 11] = 0
+    assert values.naive_forecast(columns, described).tolist() == [[8, 8]]
 
-    class Reader:
-        described = values.Labels("forecast", horizon=5, season=3)
 
-        def features(self, name):
-            return feature_sets.FeatureSet({}, {"values": past}, row_length=3)
+def test_what_was_not_observed_behind_a_window_has_no_weight_in_the_loss():
+    encoder = small_values.encoder("patches")
+    task = values.Values(encoder, values.Labels("forecast", horizon=3), length=16)
+    module = task.init(nnx.Rngs(0))
+    rows = small_values.drawn("patches", 2)["values"]
+    observed = np.array([[1, 0, 1], [0, 0, 1]], np.int32)
+    rng = np.random.default_rng(0)
+    labels = rng.normal(size=(2, 3)).astype(np.float32)
+    batch = {"values": rows, "observed": np.ones_like(rows, np.int32), "labels": labels,
+             "labels_observed": observed, "input_mask": np.ones((2, 16), np.int32),
+             "example_weights": np.ones(2, np.float32)}  # fmt: skip
+    batch = {name: jnp.asarray(it) for name, it in batch.items()}
+    squares = (np.asarray(module(batch)) - labels) ** 2
+    loss = task.loss(module, batch, key=None)["loss"]
+    assert float(loss.total) == pytest.approx(squares[observed != 0].sum(), rel=1e-5)
+    assert float(loss.weight) == float(task.weights(batch)["loss"]) == 3
 
-    scorer.reader = Reader()
-    assert scorer._naive("dev").tolist() == [[9, 10, 11, 9, 10]]
+    def of_labels(labels):
+        return task.loss(module, batch | {"labels": labels}, key=None)["loss"].total
+
+    gradient = np.asarray(jax.grad(of_labels)(batch["labels"]))
+    assert ((gradient == 0) == (observed == 0)).all()
+
+
+@pytest.fixture(scope="module")
+def forecaster(tmp_path_factory):
+    """Two machines of two channels with a missing hour, and a run that forecasts six hours."""
+    directory = tmp_path_factory.mktemp("forecaster")
+    times = np.datetime64("2026-01-01T00:00:00") + np.arange(200) * np.timedelta64(1, "h")
+    lines = ["machine;hour;level;flow"]
+    for at, name in enumerate(("north", "south")):
+        level = 50 + 10 * at + 5 * np.sin(np.arange(200) * np.pi / 12)
+        flow = 1000 + np.cos(np.arange(200) * np.pi / 12)
+        cells = zip(times, level, flow, strict=True)
+        lines += [f"{name};{time};{a:.4f};{b:.4f}" for time, a, b in cells]
+    del lines[140]
+    (directory / "m.csv").write_text("\n".join(lines) + "\n")
+    build_series.build(
+        build_series.Options(
+            input=str(directory / "m.csv"), output=str(directory / "r"), window=48, patch=8,
+            horizon=6, season=24, series_column="machine", grid="1h",
+        )
+    )  # fmt: skip
+    build_series.build(
+        build_series.Options(
+            input=str(directory / "m.csv"), output=str(directory / "new"),
+            like=str(directory / "r" / "train"),
+        )
+    )  # fmt: skip
+    model = {"embeddings": "patches", "normalized_rows": True}
+    start = untrained(directory / "r" / "train", directory / "start", **model)
+    found = finetuned(start, directory / "r", directory / "tuned", 3.0)
+    return directory, found
+
+
+def test_a_forecast_is_in_units_with_series_channel_and_time(forecaster, capsys, monkeypatch):
+    directory, found = forecaster
+    assert {*found} >= {"mse", "naive_mse", "mae_in_units/level", "mae_in_units/flow"}
+    options = programs.Predict(checkpoint=str(directory / "tuned"), records=str(directory / "new"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    predict.main(options)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(told) == 2 * 2 * 6 and [*told[0]] == ["series", "channel", "time", "value"]
+    firsts = [[it["series"], it["channel"], it["time"]] for it in told[::6]]
+    assert firsts == [
+        [series, channel, "2026-01-09T08:00:00"]
+        for series in ("north", "south")
+        for channel in ("level", "flow")
+    ]
+    assert [it["time"][-8:] for it in told[:3]] == ["08:00:00", "09:00:00", "10:00:00"]
+    values_of = {channel: [it["value"] for it in told if it["channel"] == channel]
+                 for channel in ("level", "flow")}  # fmt: skip
+    assert min(values_of["level"]) > 40 and max(values_of["level"]) < 70
+    assert min(values_of["flow"]) > 990 and max(values_of["flow"]) < 1010
+    path = directory / "forecast.csv"
+    predict.main(dataclasses.replace(options, output=str(path), all_windows=True))
+    lines = path.read_text().splitlines()
+    assert lines[0] == "series,channel,origin,time,value"
+    windows = records.Manifest.load(directory / "new").num_examples
+    assert len(lines) == 1 + 6 * windows == 1 + 6 * 2 * 2 * (200 - 47)
+    first = told[0]
+    expected = f"north,level,2026-01-09T07:00:00,{first['time']},"
+    (value,) = (it.removeprefix(expected) for it in lines if it.startswith(expected))
+    assert float(value) == pytest.approx(first["value"], rel=1e-5)
+
+
+def test_a_score_in_units_is_the_error_of_the_channel(forecaster):
+    directory, found = forecaster
+    heldout = records.open(directory / "r" / "heldout")
+    rows = value_rows.ForecastRows.of(heldout)
+    predicted = np.load(directory / "tuned" / "predictions" / "test.npy")
+    truth = rows.index.in_units(rows.columns["labels"], rows.columns["channel"])
+    for number, channel in enumerate(("level", "flow")):
+        error = np.abs(predicted - truth)[rows.columns["channel"] == number]
+        assert found[f"mae_in_units/{channel}"] == pytest.approx(error.mean(), rel=1e-3)
+
+
+def test_forecasts_are_drawn_in_units_against_time(forecaster):
+    directory, _ = forecaster
+    drawn = pictures.forecast(directory / "tuned", directory / "r" / "test")
+    assert [axes.get_title() for axes in drawn.axes][:2] == ["north level", "north flow"]
+    past, truth, forecast, naive = (line for line in drawn.axes[0].lines)
+    assert past.get_xdata()[-1] + np.timedelta64(1, "h") == forecast.get_xdata()[0]
+    assert len(past.get_ydata()) == 48 and 44 < past.get_ydata().min() < 46
+    np.testing.assert_allclose(naive.get_ydata(), past.get_ydata()[24:30])
+    np.testing.assert_allclose(truth.get_ydata(), past.get_ydata()[24:30], atol=1e-3)
+    drawn = pictures.forecast(directory / "tuned", directory / "new", rows=1)
+    assert len(drawn.axes) == 1 and np.isnan(drawn.axes[0].lines[1].get_ydata()).all()
+
+
+def test_numbers_beyond_float32_are_an_error_of_their_line(forecaster):
+    directory, _ = forecaster
+    model = inference.load_finetuned(directory / "tuned")
+    rows = [[[value] + [0.0] * 7] * 6 for value in (1.0, 1e39)]
+    one, other = predict.predict(model, [{"values": row} for row in rows], strict=False)
+    assert len(one["numbers"]) == 6 and "beyond float32" in other["error"]

@@ -35,9 +35,3 @@ def test_a_score_that_is_no_better_than_the_best_of_its_baselines_is_named(score
     for name, sentence in zip(worse, sentences, strict=True):
         baseline = baselines.best(scores)[name]
         assert f"{baseline}, {scores[baseline]:.4f}" in sentence
-
-
-def test_the_loss_of_a_share_is_that_of_its_best_constant_prediction():
-    is_replaced = np.arange(1000) < 382
-    losses = [-np.log(np.where(is_replaced, p, 1 - p)).mean() for p in (0.38, 0.382, 0.384)]
-    assert baselines.share_entropy(0.382) == pytest.approx(losses[1]) and losses[1] == min(losses)

@@ -1,0 +1,339 @@
+"""The series of a file: channels, times, and the column that says to which one a row belongs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from bertjax.data import time_steps
+from bertjax.files import opening
+from bertjax.options import faults
+from data_pipelines.values import irregular_steps, value_tables
+from data_pipelines.values.value_tables import NUMBER, TEXT, TIME
+
+AUTO = "auto"
+MOST_OF_ROWS = 10  # steps of a grid for each row of the file
+MOST_SHOWN = 10  # sentences about times
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """The steps of a series, one after another.
+
+    values: [steps, channels] in float64, nan where nothing was observed
+    rows: the row of the file that each step comes from, -1 for none
+    times: the time of each step; None where the file has none that rise
+    """
+
+    name: str
+    values: np.ndarray
+    rows: np.ndarray
+    times: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """The series of a file; for its channels the forms of their cells; a line for each column.
+
+    `time_column` and `step`, the usual one, are of files whose times rise.
+    """
+
+    channels: tuple[str, ...]
+    series: tuple[Series, ...]
+    place: Callable[[int], str]
+    forms: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    time_column: str = ""
+    series_column: str = ""
+    grid: str = ""
+    step: time_steps.Step | None = None
+
+    def described(self) -> dict[str, Any]:
+        """Returns what new data are read by."""
+        names = ("time_column", "series_column", "grid")
+        forms = dict(zip(self.channels, self.forms, strict=False))
+        kept = {name: getattr(self, name) for name in names if getattr(self, name)}
+        return kept | {"forms": forms} | ({"step": str(self.step)} if self.step else {})
+
+
+def read(options: Any, like: Mapping[str, Any]) -> File:
+    """Returns the series of the input, read by what `File.described` says of other records."""
+    if options.input.endswith(".npy"):
+        return _of_array(options.input)
+    table = value_tables.Table(options.input, options.reading)
+    options = _as_before(options, like, table)
+    cells = _cells(table, options, like.get("forms", {}))
+    time_column = _time_column(cells, options)
+    names = _channels(cells, {time_column, options.series_column}, options)
+    values = np.stack([cells[name].values for name in names], axis=1)
+    series = [
+        Series(name, values[rows], rows)
+        for name, rows in _by_series(table, cells, options.series_column).items()
+    ]
+    forms = tuple(cells[name].form for name in names)
+    column = options.series_column
+    file = File(tuple(names), tuple(series), table.place, forms, series_column=column)
+    if time_column:
+        file = _with_times(file, time_column, cells, options)
+    elif options.grid:
+        raise faults.unread("--grid", options.grid, f"{options.input} has no column of times", "")
+    lines = (_described(table, name, cells.get(name), file, options) for name in table.names)
+    return dataclasses.replace(file, columns=tuple(lines))
+
+
+def _of_array(path: str) -> File:
+    array = opening.open_array(path)
+    if array.ndim not in (1, 2) or array.dtype.kind not in "fiu":
+        raise ValueError(
+            f"{path} has the shape {array.shape} of {array.dtype}; it must be numbers [steps] or "
+            "[steps, channels]"
+        )
+    values = array.reshape(len(array), -1).astype(np.float64)
+    if np.isinf(values).any():
+        row = int(np.flatnonzero(np.isinf(values).any(axis=1))[0])
+        raise ValueError(f"row {row + 1} of {path} holds an infinite number; make it nan")
+    names = tuple(f"channel_{at}" for at in range(values.shape[1]))
+    series = (Series("", values, np.arange(len(values))),)
+    return File(names, series, lambda row: f"{path}, row {row + 1}")
+
+
+def _as_before(options: Any, like: Mapping[str, Any], table: value_tables.Table) -> Any:
+    """Returns options with the columns and the grid of other records, unless they are given."""
+    kept = {
+        name: it
+        for name in ("time_column", "series_column")
+        if (it := like.get(name, "")) in table.names and not getattr(options, name)
+    }
+    if not options.grid and (options.time_column or "time_column" in kept):
+        kept["grid"] = str(like.get("grid", ""))
+    return dataclasses.replace(options, **kept)
+
+
+def _cells(
+    table: value_tables.Table, options: Any, forms: Mapping[str, str]
+) -> dict[str, value_tables.Cells]:
+    """Returns the cells of all columns, but for faulty ones where others are chosen."""
+    chosen = _chosen(options)
+    for option, names in (
+        ("--channels", chosen),
+        ("--time_column", [options.time_column]),
+        ("--series_column", [options.series_column]),
+    ):
+        for name in filter(None, names):
+            table.check_column(name, option)
+    cells = {}
+    for name in table.names:
+        as_text = name == options.series_column
+        try:
+            cells[name] = table.cells(name, form=forms.get(name), as_text=as_text)
+        except ValueError:
+            if not chosen or name in (*chosen, options.time_column):
+                raise
+    return cells
+
+
+def _chosen(options: Any) -> list[str]:
+    return [name for name in options.channels.split(",") if name]
+
+
+def _time_column(cells: Mapping[str, value_tables.Cells], options: Any) -> str:
+    """Returns the column of times: the named one, or the only one of its kind."""
+    if options.time_column:
+        if (kind := cells[options.time_column].kind) not in (NUMBER, TIME):
+            raise ValueError(
+                f"the column {options.time_column!r} of {options.input} holds {kind}; times must "
+                "be numbers, or dates such as 2026-01-31 12:00. Without --time_column rows are "
+                "taken in their order"
+            )
+        return options.time_column
+    found = [name for name, it in cells.items() if it.kind == TIME]
+    if len(found) > 1:
+        raise ValueError(
+            f"{options.input} has several columns of times, {', '.join(found)}: choose the one "
+            "that orders the rows, --time_column=NAME"
+        )
+    return "".join(found)
+
+
+def _channels(cells: Mapping[str, value_tables.Cells], others: set[str], options: Any) -> list[str]:
+    """Returns the names of the channels; ValueError if one does not hold numbers."""
+    is_number = {name: it.kind == NUMBER and name not in others for name, it in cells.items()}
+    names = _chosen(options) or [name for name, it in is_number.items() if it]
+    for name in names:
+        if not is_number[name]:
+            kind = "the times or the series" if name in others else cells[name].kind
+            raise ValueError(
+                f"the column {name!r} of {options.input} holds {kind}; a channel must hold numbers"
+            )
+    if not names:
+        raise ValueError(f"{options.input} has no column of numbers: {', '.join(is_number)}")
+    return names
+
+
+def _by_series(
+    table: value_tables.Table, cells: Mapping[str, value_tables.Cells], column: str
+) -> dict[str, np.ndarray]:
+    """Returns the rows of each series by its name, in the order of their first rows."""
+    if not column:
+        return {"": np.arange(len(table))}
+    codes = cells[column].values
+    if (empty := np.flatnonzero(codes < 0)).size:
+        raise ValueError(
+            f"{empty.size:,} rows of {table.path} have no {column!r}, the first "
+            f"{table.place(int(empty[0]))}: name their series, or leave these rows out"
+        )
+    order = np.argsort(codes, kind="stable")
+    rows = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    rows.sort(key=lambda it: int(it[0]))
+    return {cells[column].texts[int(codes[it[0]])]: it for it in rows}
+
+
+def _with_times(
+    file: File, column: str, cells: Mapping[str, value_tables.Cells], options: Any
+) -> File:
+    """Returns the series with their times, on a grid if options have one.
+
+    Where the times of a column that no option names do not rise, the file stays as it is.
+    """
+    times = cells[column].values
+    if cells[column].kind == TIME:
+        micros = np.rint(np.nan_to_num(times) * 1e6).astype(np.int64)
+        times = np.where(np.isnan(times), np.datetime64("NaT"), micros.view("datetime64[us]"))
+    series = tuple(dataclasses.replace(it, times=times[it.rows]) for it in file.series)
+    timed = dataclasses.replace(file, series=series, time_column=column)
+    if fault := _fault(timed, column, cells, options):
+        if options.time_column or options.grid:
+            raise ValueError(fault)
+        logging.warning("%s. Rows are taken in the order of the file", fault)
+        return file
+    timed = dataclasses.replace(timed, step=time_steps.Step.usual([it.times for it in series]))
+    if timed.step and options.grid:
+        return _filled(timed, _grid(timed.step, options))
+    if timed.step:
+        _warn_of_steps(timed, timed.step, options)
+    return timed
+
+
+def _fault(file: File, column: str, cells: Mapping[str, value_tables.Cells], options: Any) -> str:
+    """Returns why times cannot be used: some are empty, or do not rise; "" if they can."""
+    seconds = cells[column].values
+    if (empty := np.flatnonzero(np.isnan(seconds))).size:
+        first = file.place(int(empty[0]))
+        return f"the column {column!r} has {empty.size:,} empty cells, the first in {first}"
+    falls = ((it, np.flatnonzero(np.diff(seconds[it.rows]) <= 0)) for it in file.series)
+    it, found = next(((it, found) for it, found in falls if found.size), (None, []))
+    if it is None:
+        return ""
+    before, after = (time_steps.said(time) for time in it.times[found[0] : found[0] + 2])
+    remedy = "sort the file by it"
+    if irregular_steps.is_hour_twice(it.times, found[0]):
+        remedy = "an hour comes twice, as where clocks are set back; write the times in UTC"
+    elif not options.series_column and (others := _series_columns(cells, column)):
+        remedy = (
+            f"{others[0]} changes, and under each of its values the times rise; if these are "
+            f"series of their own, give --series_column={others[0]}"
+        )
+    row = file.place(int(it.rows[found[0] + 1]))
+    return f"the column {column!r} does not rise at {row}, where {after} follows {before}: {remedy}"
+
+
+def _series_columns(cells: Mapping[str, value_tables.Cells], times: str) -> list[str]:
+    """Returns the columns of text or whole numbers under whose values the times rise."""
+    found = []
+    for name, it in cells.items():
+        if it.kind in (TEXT, NUMBER) and name != times and (it.values == np.rint(it.values)).all():
+            order = np.argsort(it.values, kind="stable")
+            is_same = np.diff(it.values[order]) == 0
+            steps = np.diff(cells[times].values[order])[is_same]
+            if steps.size and not is_same.all() and (steps > 0).all():
+                found.append(name)
+    return sorted(found, key=lambda name: cells[name].kind != TEXT)
+
+
+def _warn_of_steps(file: File, step: time_steps.Step, options: Any) -> None:
+    """Warns of what breaks the usual step of times."""
+    found = [
+        f"{it.name}: {sentence}".removeprefix(": ")
+        for it in file.series
+        if len(it.values) > 1
+        for sentence in irregular_steps.irregularities(it.times, step)
+    ]
+    if found:
+        shown = found[:MOST_SHOWN] + ["..."] * (len(found) > MOST_SHOWN)
+        logging.warning(
+            "The times in %s of %s:\n  %s\nWindows go across as if all steps were equal; with "
+            "--grid=auto missing steps are put in as not observed",
+            file.time_column, options.input, "\n  ".join(shown),
+        )  # fmt: skip
+
+
+def _grid(usual: time_steps.Step, options: Any) -> time_steps.Step:
+    """Returns the step that --grid names, which must have a unit where times are dates."""
+    if options.grid == AUTO:
+        return usual
+    step = time_steps.Step.parsed("--grid", options.grid)
+    if bool(step.unit) != bool(usual.unit):
+        must = f"auto, or as the times of {options.input} are, whose usual step is {usual}"
+        raise faults.wrong("--grid", options.grid, must)
+    return step
+
+
+def _filled(file: File, step: time_steps.Step) -> File:
+    """Returns series on a grid: each row at its nearest step, and no value where there is none."""
+    grids = [step.places(it.times) for it in file.series]
+    steps, rows = sum(int(it[-1]) + 1 for _, it in grids), sum(len(it.rows) for it in file.series)
+    if steps > MOST_OF_ROWS * rows:
+        gaps = [np.diff(numbers, append=numbers[-1]) for _, numbers in grids]
+        it, gap = max(zip(file.series, gaps, strict=True), key=lambda it: it[1].max())
+        before, after = (time_steps.said(it.times[gap.argmax() + at]) for at in (0, 1))
+        raise ValueError(
+            f"--grid={step} makes {steps:,} steps from {rows:,} rows; the longest gap is from "
+            f"{before} to {after}, {file.place(int(it.rows[gap.argmax()]))}: mend these times, or "
+            "give a longer step"
+        )
+    made = []
+    for it, (first, numbers) in zip(file.series, grids, strict=True):
+        if (twice := np.flatnonzero(np.diff(numbers) == 0)).size:
+            before, after = (time_steps.said(it.times[twice[0] + at]) for at in (0, 1))
+            raise ValueError(
+                f"{file.place(int(it.rows[twice[0] + 1]))}: {before} and {after} are in one step "
+                f"of --grid={step}; give a shorter one, or one row a step"
+            )
+        count = int(numbers[-1]) + 1
+        values, rows_of = np.full((count, it.values.shape[1]), np.nan), np.full(count, -1)
+        values[numbers], rows_of[numbers] = it.values, it.rows
+        made.append(Series(it.name, values, rows_of, step.times(first, np.arange(count))))
+    logging.info("%d of %d steps of the grid have no row", steps - rows, steps)
+    return dataclasses.replace(file, series=tuple(made), grid=str(step), step=step)
+
+
+def _described(
+    table: value_tables.Table, name: str, cells: value_tables.Cells | None, file: File, options: Any
+) -> str:
+    """Returns a line about a column: what it holds, an example, and what it has become."""
+    if cells is None:
+        return f"  {name:24} left out: not in --channels"
+    is_there = cells.values >= 0 if cells.kind == TEXT else ~np.isnan(cells.values)
+    example = table.example(name, int(np.argmax(is_there))) if is_there.any() else ""
+    there = cells.values[is_there]
+    what = f"{len(np.unique(there)):,} values"
+    if cells.kind == TIME and there.size:
+        ends = (np.datetime64(round(it * 1e6), "us") for it in (there.min(), there.max()))
+        what = f"{' to '.join(map(time_steps.said, ends))}, {what}"
+    elif cells.kind != TEXT and there.size:
+        what = f"{there.min():g} to {there.max():g}, {what}"
+    becomes = "left out: not a number" if cells.kind != NUMBER else "left out: not in --channels"
+    if name in file.channels:
+        becomes = "channel"
+    elif name == options.series_column:
+        becomes = "names the series"
+    elif name == file.time_column:
+        becomes = f"times of the rows, a step of {file.step}"
+    elif cells.kind == TIME:
+        becomes = "left out: times that do not rise"
+    missing = f"{1 - is_there.mean():.2%} missing"
+    return f"  {name:24} {becomes}; {cells.kind}, {what}; {missing}; for example {example!r:.40}"
