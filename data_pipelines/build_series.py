@@ -426,8 +426,9 @@ def _index(
     index = series_index.SeriesIndex(
         tuple(it.series.name for it in cuts),
         tuple(it["name"] for it in fitted.channels),
-        *(np.array([it[name] for it in fitted.channels]) for name in ("mean", "deviation")),
-        tuple(np.zeros(0) if it.series.times is None else it.series.times for it in cuts),
+        np.array([it["mean"] for it in fitted.channels]),
+        np.array([it["deviation"] for it in fitted.channels]),
+        tuple(it.series.times for it in cuts),
     )
     return {series_index.FILE: index.arrays()}
 

@@ -14,6 +14,7 @@ from etils import epath
 from jaxtyping import Float, Int
 
 from bertjax.data import time_steps
+from bertjax.files import opening
 
 FILE = "series.npz"
 FEATURES = ("series", "channel", "step")
@@ -34,11 +35,22 @@ class SeriesIndex:
 
     @classmethod
     def load(cls, directory: epath.PathLike) -> SeriesIndex:
-        """Reads the file of records; FileNotFoundError if there is none."""
-        with (epath.Path(directory) / FILE).open("rb") as file, np.load(file) as kept:
-            names = (tuple(kept[name].tolist()) for name in ("series", "channels"))
+        """Reads the file of records.
+
+        Raises:
+          FileNotFoundError: if there is none.
+          ValueError: if it lacks an array.
+        """
+        path = epath.Path(directory) / FILE
+        kept = opening.read_arrays(path)
+        try:
+            series, channels = (tuple(kept[name].tolist()) for name in ("series", "channels"))
             times = np.split(kept["times"], np.cumsum(kept["lengths"])[:-1])
-            return cls(*names, kept["means"], kept["deviations"], tuple(times))
+            return cls(series, channels, kept["means"], kept["deviations"], tuple(times))
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(
+                f"{path} cannot be read: {error!r}; build the records again"
+            ) from error
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the arrays of the file."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +88,8 @@ def forecast(workdir: epath.PathLike, directory: epath.PathLike, *, rows: int = 
     lines = [{"values": of_records.values[row]} for row in chosen]
     forecasts = np.array([it["numbers"] for it in predict.predict(model, lines)])
     columns = {name: column[chosen] for name, column in of_records.columns.items()}
-    naive = value_tasks.naive_forecast(columns, model.task.labels)
+    task: Any = model.task
+    naive = value_tasks.naive_forecast(columns, task.labels)
     return value_pictures.draw_forecasts(of_records, chosen, forecasts, naive)
 
 

@@ -26,13 +26,13 @@ class Series:
 
     values: [steps, channels] in float64, nan where nothing was observed
     rows: the row of the file that each step comes from, -1 for none
-    times: the time of each step; None where the file has none that rise
+    times: the time of each step; empty where the file has none that rise
     """
 
     name: str
     values: np.ndarray
     rows: np.ndarray
-    times: np.ndarray | None = None
+    times: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
 
 
 @dataclasses.dataclass(frozen=True)
