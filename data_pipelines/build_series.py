@@ -19,7 +19,7 @@ from absl import logging
 from bertjax.cli import command_line
 from bertjax.data import records, series_index
 from bertjax.options import faults
-from data_pipelines.values import series, value_records, value_tables
+from data_pipelines.values import series, spellings, value_records, value_tables
 
 SCALINGS = ("standard", "none")
 DEFAULT_PARTS = "0.7,0.1,0.2"
@@ -188,15 +188,14 @@ class Fitted:
     def restored(cls, statistics: Mapping[str, Any], path: str) -> Fitted:
         """Returns what the manifest of records describes."""
         try:
-            channels = [
-                {"name": str(it["name"]), **{key: float(it[key]) for key in ("mean", "deviation")}}
-                for it in statistics["channels"]
-            ]
             ranges = [[float(least), float(most)] for least, most in statistics.get("ranges", [])]
             file = dict(statistics.get("file", {}))
-            return cls(channels, ranges, file | {"forms": dict(file.get("forms", {}))})
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"the channels of {path} cannot be read: {error!r}") from error
+            file["forms"] = dict(file.get("forms", {}))
+            if unknown := set(file["forms"].values()) - spellings.FORMS.keys():
+                raise ValueError(f"unknown forms {unknown}")
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"statistics of {path} cannot be read: {error}") from error
+        return cls(statistics["channels"], ranges, file)
 
     def scaled(self, values: np.ndarray) -> np.ndarray:
         """Returns values with the mean and the deviation of the training part."""
@@ -266,7 +265,7 @@ def build(
     """
     like, options = value_records.template(options)
     _check(options)
-    fitted = Fitted.restored(like, options.like) if like else None
+    fitted = Fitted.restored(like, options.like) if options.like else None
     file = series.read(options, fitted.file if fitted else {})
     for line in file.columns:
         report(line)
