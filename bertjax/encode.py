@@ -26,7 +26,7 @@ from jaxtyping import Float
 
 from bertjax import inference
 from bertjax.cli import command_line, programs
-from bertjax.data import records, text_lines, value_rows
+from bertjax.data import records, text_lines, value_masking, value_rows
 from bertjax.files import path_lists, tables
 from bertjax.inference import encoding, vector_files
 from bertjax.tokenization import unknown_tokens
@@ -180,6 +180,7 @@ def _write_of_records(
 ) -> None:
     """Writes `features` of the rows of records, and their `labels`, to standard output."""
     record_set = records.open(directory)
+    value_masking.check(model.value_meaning, record_set)
     rows = np.stack(value_rows.as_arrays(record_set))
     chosen = {name: getattr(options, name) for name in ("layers", "pooling", "normalize", "dims")}
     features = encode_values(model, rows, batch_size=options.batch_size, **chosen)

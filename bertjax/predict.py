@@ -33,7 +33,7 @@ from etils import epath
 
 from bertjax import inference
 from bertjax.cli import command_line, programs
-from bertjax.data import padding, value_rows
+from bertjax.data import padding, value_masking, value_rows
 from bertjax.data import records as records_lib
 from bertjax.files import atomic, delimiters, json_text, opening, tables, text_encodings
 from bertjax.finetuning import base as kinds
@@ -220,7 +220,7 @@ def main(options: programs.Predict) -> None:
     lines = read_lines(given)
     if options.records is not None:
         record_set = records_lib.open(options.records)
-        values.check_meaning(model.options, record_set)
+        value_masking.check(model.value_meaning, record_set)
         rows = value_rows.ForecastRows.of(record_set)
         if rows and values.is_forecast(model.options):
             return _write_forecasts(model, rows, options)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import evaluate, inference, train
-from bertjax.data import records, value_rows
-from bertjax.finetuning import values
+from bertjax import evaluate, inference, recipes, train
+from bertjax.data import records, value_masking, value_rows
+from bertjax.jobs import finetuning as finetuning_job
 from bertjax.workdirs import scalars
 from tests import finetuned_workdir, programs, small_values
 
@@ -129,9 +129,33 @@ def test_records_of_another_scaling_are_refused_in_place_of_misread(tuned, tmp_p
         evaluate.evaluate_checkpoint(tuned / "tuned", str(tmp_path / "other"), batch_size=8)
     model = inference.load_finetuned(tuned / "tuned")
     with pytest.raises(ValueError, match="scaling of .*other differ from"):
-        values.check_meaning(model.options, records.open(tmp_path / "other"))
-    values.check_meaning(model.options, records.open(tuned / "train"))
+        value_masking.check(model.value_meaning, records.open(tmp_path / "other"))
+    value_masking.check(model.value_meaning, records.open(tuned / "train"))
     config = small_values.make_config("cells", tuned / "train")
     config.data.eval_dir = str(tmp_path / "other")
     with pytest.raises(ValueError, match="columns, channels or scaling are not those of .*train"):
         train.train(config, tmp_path / "run")
+
+
+def test_records_with_other_columns_or_scaling_are_refused_where_the_weights_are_used(
+    tuned, tmp_path, caplog
+):
+    for name, change in (("scaled", {"mean": 7.0}), ("names", {"name": "other"})):
+        small_values.write(tmp_path / name, "cells", rows=8)
+        manifest = records.Manifest.load(tmp_path / name)
+        manifest.statistics["columns"][1].update(change)
+        manifest.save(tmp_path / name)
+    scaled, names = tmp_path / "scaled", tmp_path / "names"
+    flags = [f"--checkpoint={tuned / 'first'}", f"--records={scaled}"]
+    assert f"scaling of {scaled} differ" in programs.run("bertjax.encode", *flags).error
+    with pytest.raises(ValueError, match=f"scaling of {scaled} differ"):
+        evaluate.evaluate_checkpoint(tuned / "first", str(scaled), batch_size=5)
+    config = recipes.load("values").copy_and_resolve_references()
+    config.init_from, config.global_batch_size = str(tuned / "first"), 8
+    config.model.dtype = "float32"
+    config.finetuning.train_file = str(names)
+    with pytest.raises(ValueError, match="columns of .*names differ .*'c1', 'other'"):
+        finetuning_job.open_job(config)
+    config.finetuning.train_file = str(scaled)
+    finetuning_job.open_job(config)
+    assert f"scaling of {scaled} differ" in caplog.text

@@ -136,6 +136,35 @@ def meaning(manifest: records.Manifest) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def described(manifest: records.Manifest) -> str:
+    """Returns the names of columns or channels, and `meaning`, as a run stores them."""
+    names = {
+        kind: [it["name"] for it in manifest.statistics.get(kind) or ()]
+        for kind in ("columns", "channels")
+    }
+    return json.dumps({**names, "meaning": meaning(manifest)}, ensure_ascii=False)
+
+
+def check(stored: str, record_set: records.RecordSet, trained: str = "the training set") -> None:
+    """Raises a ValueError if records mean other values than `stored`, what `described` returned.
+
+    Nothing is checked where a model stores nothing, as converted weights.
+    """
+    if stored and json.loads(stored)["meaning"] != meaning(record_set.manifest):
+        raise ValueError(
+            f"the columns, channels or scaling of {record_set.directory} differ from those of "
+            f"{trained}: build it with --like=DIR, DIR the records that the model was trained on"
+        )
+
+
+def other_columns(stored: str, manifest: records.Manifest) -> list[str]:
+    """Returns the columns of tables that are in only one of two records, "" for another order."""
+    if not stored:
+        return []
+    before, now = json.loads(stored)["columns"], json.loads(described(manifest))["columns"]
+    return sorted({*before} ^ {*now}) or ([""] if before != now else [])
+
+
 def drawer(
     options: Options,
     donors: Donors | None = None,

@@ -79,16 +79,6 @@ class Labels:
         return cls(**lists)
 
 
-def check_meaning(options: Any, record_set: records.RecordSet) -> None:
-    """Raises a ValueError if records have other columns, channels or scaling than the training."""
-    trained = json.loads(options.value_labels)["meaning"] if options.value_labels else ""
-    if trained and trained != value_masking.meaning(record_set.manifest):
-        raise ValueError(
-            f"the columns, channels or scaling of {record_set.directory} differ from those of the "
-            "training set: build it with --like=DIR, DIR the records that the model was trained on"
-        )
-
-
 def is_forecast(options: Any) -> bool:
     """Returns whether a model with these options forecasts."""
     return bool(options.value_labels) and json.loads(options.value_labels)["kind"] == FORECAST

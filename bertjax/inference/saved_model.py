@@ -69,6 +69,7 @@ class TrainedModel(_Reads):
     sentence: how a model for sentence embeddings makes its vectors; None for all others
     languages: names of the languages that it has embeddings of, in their order
     language: name of the language of the texts, as chosen by `load` or `in_language`
+    value_meaning: the columns or channels that it was trained on, and their scaling
     source, step: where it was read
     """
 
@@ -83,6 +84,7 @@ class TrainedModel(_Reads):
     sentence: sentence_vectors.SentenceVectors | None = None
     languages: tuple[str, ...] = ()
     language: str = ""
+    value_meaning: str = ""
     source: str = ""
     step: int = 0
 
@@ -123,6 +125,7 @@ class FinetunedModel(_Reads):
     is_imported: bool = False
     languages: tuple[str, ...] = ()
     language: str = ""
+    value_meaning: str = ""
 
 
 Model = TypeVar("Model", TrainedModel, FinetunedModel)
@@ -205,6 +208,7 @@ def load(
         trained_length=trained_positions.number(saved),
         sentence=sentence,
         languages=_languages(saved.config),
+        value_meaning=saved.config.data.value_meaning,
         source=str(saved.directory),
         step=saved.step,
     )
@@ -264,6 +268,7 @@ def load_finetuned(
         is_imported=config.task != "finetuning",
         languages=_languages(config),
         language=config.finetuning.language,
+        value_meaning=config.data.value_meaning,
     )
     return _chosen(model, language)
 

@@ -83,7 +83,7 @@ def forecast(workdir: epath.PathLike, directory: epath.PathLike, *, rows: int = 
             f"{workdir} with {directory} makes no forecast of a series: finetune a run on records "
             "of data_pipelines.build_series with --horizon"
         )
-    value_tasks.check_meaning(model.options, record_set)
+    value_masking.check(model.value_meaning, record_set)
     chosen = of_records.last[:rows]
     lines = [{"values": of_records.values[row]} for row in chosen]
     forecasts = np.array([it["numbers"] for it in predict.predict(model, lines)])

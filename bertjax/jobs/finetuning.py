@@ -22,7 +22,7 @@ from bertjax import config as config_lib
 from bertjax import finetuning
 from bertjax.convert import formats
 from bertjax.convert.families import base as families_base
-from bertjax.data import languages, padding, records
+from bertjax.data import languages, padding, records, value_masking
 from bertjax.files import directories
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import (
@@ -206,6 +206,8 @@ def open_job(
     for name in (kinds.TRAIN, *data.evaluation_sets):
         language_of(config, name)
     training = data.features(kinds.TRAIN)
+    if data.reads_records:
+        _check_values(config)
     _check_order(config)
     _warn_of_unknown(training, vocabulary, "Training set")
     _read_evaluation_sets(data)
@@ -221,6 +223,24 @@ def open_job(
         len(training), options.num_epochs, ", ".join(options.labels) or "none",
     )  # fmt: skip
     return _job(config, vocabulary, scorer, _read_teacher(config, vocabulary))
+
+
+def _check_values(config: ml_collections.ConfigDict) -> None:
+    """Raises a ValueError for columns that the pretraining had not; warns of other scaling."""
+    record_set = records.open(config.finetuning.train_file)
+    begun = reader.describe(epath.Path(config.init_from)) if config.init_from else None
+    stored = begun.config.data.value_meaning if begun else ""
+    if others := value_masking.other_columns(stored, record_set.manifest):
+        names = ", ".join(map(repr, others)) if any(others) else "in another order"
+        raise ValueError(
+            f"the columns of {record_set.directory} differ from those that {config.init_from} was "
+            f"pretrained on ({names}): build them with --like, the records of the pretraining"
+        )
+    try:
+        value_masking.check(stored, record_set, f"the pretraining in {config.init_from}")
+    except ValueError as error:
+        logging.warning("%s. The weights learnt other values", error)
+    config.data.value_meaning = value_masking.described(record_set.manifest)
 
 
 def language_of(

@@ -264,6 +264,7 @@ def evaluating(trained: reader.Description, data: str, language: str = "") -> ba
         logging.info("The records in %s hold no pairs: there is no %s_loss", data, pair_loss)
         config.pretraining.pair_loss = "none"
     record_set = records.open(data, lambda manifest: _evaluation_misfits(trained, manifest))
+    value_masking.check(config.data.value_meaning, record_set)
     most = config.evaluation.max_batches * config.evaluation.global_batch_size
     if 0 < most < record_set.manifest.num_examples:
         logging.info(
@@ -493,6 +494,8 @@ def _resolve_values(
             must = f"{value}, as in the records in {directory}"
             raise faults_lib.wrong(f"config.model.{name}", given, must, "leave it out")
         config.model[name] = value
+    if records.VALUES_FEATURE in features:
+        config.data.value_meaning = value_masking.described(manifest)
 
 
 def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.RecordSet) -> None:

@@ -174,6 +174,9 @@ DATA: dict[str, Option] = {
             Condition(lambda it: it["model.language_embeddings"] > 0,
                       "with config.model.language_embeddings 0"),
         )),
+    "value_meaning": Option(
+        "", "of records of values: their columns or channels and a hash of the scaling; as they "
+        "say"),
     "length_buckets": Option(
         False, "True: rows of similar lengths share a batch, which is cut to the shortest length "
         "that fits"),
