@@ -97,39 +97,29 @@ class Options(value_tables.Options):
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
-    """The steps of a part in a series: its number, the first step, and their number."""
-
-    series: int
-    first: int
-    steps: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Windows:
     """Windows of `values` [steps, channels], nan where nothing was observed.
 
-    They are the steps of `pieces`, one after another; () is one series. No window crosses pieces.
+    They are the steps of `pieces`, one after another: for each the number of its series, its first
+    step there, and the number of its steps. No window crosses pieces; () is one series.
     """
 
     values: np.ndarray
     options: Options
     has_gaps: bool
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[tuple[int, int, int], ...] = ()
 
     @functools.cached_property
     def _starts(self) -> np.ndarray:
         """The first step of each window in `values`, its series, and its first step there."""
-        pieces = self.pieces or (Piece(0, 0, len(self.values)),)
-        span = self.options.window + self.options.horizon
-        stride, begin, found = self.options.stride, 0, []
-        for piece in pieces:
-            last = piece.steps - span
+        options, begin, found = self.options, 0, []
+        for series_number, first, steps in self.pieces or ((0, 0, len(self.values)),):
+            last = steps - options.window - options.horizon
             # New data end with the last step that can be forecast from.
-            first = last % stride if self.options.like and last >= 0 else 0
-            starts = np.arange(first, last + 1, stride)
-            found.append([begin + starts, np.full_like(starts, piece.series), piece.first + starts])
-            begin += piece.steps
+            skipped = last % options.stride if options.like and last >= 0 else 0
+            starts = np.arange(skipped, last + 1, options.stride)
+            found.append([begin + starts, np.full_like(starts, series_number), first + starts])
+            begin += steps
         return np.concatenate(found, axis=1)
 
     @property
@@ -220,7 +210,7 @@ class Fitted:
         return statistics
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Cut:
     """A series, and for each part the first of its steps and the one behind its last."""
 
@@ -311,21 +301,18 @@ def _check(options: Options) -> None:
 def _with_windows(cuts: Sequence[Cut], options: Options) -> list[Cut]:
     """Returns the series that have a window in a part; the others are counted."""
     span = options.window + options.horizon
-
-    def has_window(it: Cut) -> bool:
-        read = (it.read(part, options) for part in it.parts)
-        return any(end - begin >= span for begin, end in read)
-
-    kept = [it for it in cuts if has_window(it)]
+    spans = {it: [it.read(part, options) for part in it.parts] for it in cuts}
+    kept = [it for it in cuts if any(end - begin >= span for begin, end in spans[it])]
     if not kept:
         raise ValueError(
             f"{options.input} has no part of a series with {span} steps, those of a window and its "
             "forecast: give more data, or smaller windows"
         )
-    if short := [it.series.name for it in cuts if not has_window(it)]:
+    if len(kept) < len(cuts):
+        short = next(it.series.name for it in cuts if it not in kept)
         logging.warning(
             "%d of %d series of %s have no part with %d steps, as a window needs, and are left out;"
-            " the first is %s", len(short), len(cuts), options.input, span, short[0],
+            " the first is %s", len(cuts) - len(kept), len(cuts), options.input, span, short,
         )  # fmt: skip
     return kept
 
@@ -357,7 +344,7 @@ def _fit(file: series.File, train: np.ndarray, options: Options) -> Fitted:
         {"name": name, "mean": float(m), "deviation": float(d)}
         for name, m, d in zip(file.channels, mean, deviation, strict=True)
     ]
-    return Fitted(channels, np.stack([least, most], axis=1).tolist(), file.described())
+    return Fitted(channels, np.stack([least, most], axis=1).tolist(), dict(file.reading))
 
 
 def _check_file(fitted: Fitted, file: series.File, options: Options) -> None:
@@ -367,11 +354,11 @@ def _check_file(fitted: Fitted, file: series.File, options: Options) -> None:
             f"{options.input} has the channels {', '.join(file.channels)}, but {options.like} "
             f"has {', '.join(names)}: choose them with --channels"
         )
-    step = fitted.file.get("step", "")
-    if step and file.step and str(file.step) != step:
+    step, theirs = file.reading.get("step", ""), fitted.file.get("step", "")
+    if step and theirs and step != theirs:
         logging.warning(
             "The usual step of %s is %s, and %s in %s: a row is as many steps, and another time",
-            options.input, file.step, step, options.like,
+            options.input, step, theirs, options.like,
         )  # fmt: skip
 
 
@@ -393,27 +380,28 @@ def _windows(
     scaled: Sequence[np.ndarray], cuts: Sequence[Cut], part: str, options: Options
 ) -> Windows:
     """Returns the windows of a part of all series."""
-    pieces, values = [], []
-    for at, (steps, cut) in enumerate(zip(scaled, cuts, strict=True)):
-        begin, end = cut.read(part, options)
-        behind = max(end - len(steps), 0)
-        values.append(np.pad(steps[begin:end], ((0, behind), (0, 0)), constant_values=np.nan))
-        pieces.append(Piece(at, begin, end - begin))
-    has_gaps = any(np.isnan(steps).any() for steps in scaled)
-    return Windows(np.concatenate(values), options, has_gaps, tuple(pieces))
+    spans = [it.read(part, options) for it in cuts]
+    values = [
+        np.pad(it[begin:end], ((0, max(end - len(it), 0)), (0, 0)), constant_values=np.nan)
+        for it, (begin, end) in zip(scaled, spans, strict=True)
+    ]
+    has_gaps = any(np.isnan(it).any() for it in scaled)
+    pieces = tuple((at, begin, end - begin) for at, (begin, end) in enumerate(spans))
+    return Windows(np.concatenate(values), options, has_gaps, pieces)
 
 
 def _warn_of_range(part: str, values: np.ndarray, fitted: Fitted) -> None:
     """Warns of values that are more than the range of the training part beyond it."""
+    found = []
     for at, (smallest, largest) in enumerate(fitted.ranges):
         column, reach = values[:, at], largest - smallest
         beyond = column[(column < smallest - reach) | (column > largest + reach)]
         if beyond.size:
-            logging.warning(
-                "%s%s: %.2f%% of the values, such as %g, are far from those of the training part, "
-                "%g to %g", fitted.channels[at]["name"], f" in the part {part}" if part else "",
-                100 * beyond.size / len(column), beyond[0], smallest, largest,
-            )  # fmt: skip
+            share = f"{beyond.size / len(column):.2%}, such as {beyond[0]:g}"
+            found.append(f"{fitted.channels[at]['name']} {share} ({smallest:g} to {largest:g})")
+    if found:
+        where = f"The part {part}" if part else "The input"
+        logging.warning("%s has values far from the training part's: %s", where, "; ".join(found))
 
 
 def _index(

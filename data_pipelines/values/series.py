@@ -37,31 +37,21 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """The series of a file; for its channels the forms of their cells; a line for each column.
+    """The series of a file, and the place of a row for messages.
 
-    `time_column` and `step`, the usual one, are of files whose times rise.
+    `reading` is what new data are read by: the forms of cells, the columns of times and series, the
+    grid and the usual `step`, "" for none. `columns` has a line for each column.
     """
 
     channels: tuple[str, ...]
     series: tuple[Series, ...]
     place: Callable[[int], str]
-    forms: tuple[str, ...] = ()
+    reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     columns: tuple[str, ...] = ()
-    time_column: str = ""
-    series_column: str = ""
-    grid: str = ""
-    step: time_steps.Step | None = None
-
-    def described(self) -> dict[str, Any]:
-        """Returns what new data are read by."""
-        names = ("time_column", "series_column", "grid")
-        forms = dict(zip(self.channels, self.forms, strict=False))
-        kept = {name: getattr(self, name) for name in names if getattr(self, name)}
-        return kept | {"forms": forms} | ({"step": str(self.step)} if self.step else {})
 
 
 def read(options: Any, like: Mapping[str, Any]) -> File:
-    """Returns the series of the input, read by what `File.described` says of other records."""
+    """Returns the series of the input, read as the `File.reading` of other records says."""
     if options.input.endswith(".npy"):
         return _of_array(options.input)
     table = value_tables.Table(options.input, options.reading)
@@ -74,9 +64,11 @@ def read(options: Any, like: Mapping[str, Any]) -> File:
         Series(name, values[rows], rows)
         for name, rows in _by_series(table, cells, options.series_column).items()
     ]
-    forms = tuple(cells[name].form for name in names)
-    column = options.series_column
-    file = File(tuple(names), tuple(series), table.place, forms, series_column=column)
+    reading = {
+        "forms": {name: cells[name].form for name in names},
+        "series_column": options.series_column,
+    }
+    file = File(tuple(names), tuple(series), table.place, reading)
     if time_column:
         file = _with_times(file, time_column, cells, options)
     elif options.grid:
@@ -204,18 +196,21 @@ def _with_times(
         micros = np.rint(np.nan_to_num(times) * 1e6).astype(np.int64)
         times = np.where(np.isnan(times), np.datetime64("NaT"), micros.view("datetime64[us]"))
     series = tuple(dataclasses.replace(it, times=times[it.rows]) for it in file.series)
-    timed = dataclasses.replace(file, series=series, time_column=column)
+    timed = dataclasses.replace(file, series=series)
     if fault := _fault(timed, column, cells, options):
         if options.time_column or options.grid:
             raise ValueError(fault)
         logging.warning("%s. Rows are taken in the order of the file", fault)
         return file
-    timed = dataclasses.replace(timed, step=time_steps.Step.usual([it.times for it in series]))
-    if timed.step and options.grid:
-        return _filled(timed, _grid(timed.step, options))
-    if timed.step:
-        _warn_of_steps(timed, timed.step, options)
-    return timed
+    step = time_steps.Step.usual([it.times for it in series])
+    if step and options.grid:
+        step = _grid(step, options)
+        timed = _filled(timed, step)
+    elif step:
+        _warn_of_steps(timed, step, column, options)
+    grid = str(step) if options.grid else ""
+    reading = {**file.reading, "time_column": column, "step": str(step or ""), "grid": grid}
+    return dataclasses.replace(timed, reading=reading)
 
 
 def _fault(file: File, column: str, cells: Mapping[str, value_tables.Cells], options: Any) -> str:
@@ -254,7 +249,7 @@ def _series_columns(cells: Mapping[str, value_tables.Cells], times: str) -> list
     return sorted(found, key=lambda name: cells[name].kind != TEXT)
 
 
-def _warn_of_steps(file: File, step: time_steps.Step, options: Any) -> None:
+def _warn_of_steps(file: File, step: time_steps.Step, column: str, options: Any) -> None:
     """Warns of what breaks the usual step of times."""
     found = [
         f"{it.name}: {sentence}".removeprefix(": ")
@@ -267,7 +262,7 @@ def _warn_of_steps(file: File, step: time_steps.Step, options: Any) -> None:
         logging.warning(
             "The times in %s of %s:\n  %s\nWindows go across as if all steps were equal; with "
             "--grid=auto missing steps are put in as not observed",
-            file.time_column, options.input, "\n  ".join(shown),
+            column, options.input, "\n  ".join(shown),
         )  # fmt: skip
 
 
@@ -308,7 +303,7 @@ def _filled(file: File, step: time_steps.Step) -> File:
         values[numbers], rows_of[numbers] = it.values, it.rows
         made.append(Series(it.name, values, rows_of, step.times(first, np.arange(count))))
     logging.info("%d of %d steps of the grid have no row", steps - rows, steps)
-    return dataclasses.replace(file, series=tuple(made), grid=str(step), step=step)
+    return dataclasses.replace(file, series=tuple(made))
 
 
 def _described(
@@ -331,8 +326,8 @@ def _described(
         becomes = "channel"
     elif name == options.series_column:
         becomes = "names the series"
-    elif name == file.time_column:
-        becomes = f"times of the rows, a step of {file.step}"
+    elif name == file.reading.get("time_column"):
+        becomes = f"times of the rows, a step of {file.reading['step']}"
     elif cells.kind == TIME:
         becomes = "left out: times that do not rise"
     missing = f"{1 - is_there.mean():.2%} missing"

@@ -171,7 +171,7 @@ HOURS = np.datetime64("2026-03-28T00:00:00") + np.arange(60) * np.timedelta64(1,
 def test_what_breaks_the_step_of_times_is_warned_of(tmp_path, caplog, times, message):
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["t,a", *(f"{it},{at}" for at, it in enumerate(times))]))
-    assert read(path, time_column="t").step is not None
+    assert read(path, time_column="t").reading["step"]
     assert re.search(message, caplog.text) if message else not caplog.text
 
 
@@ -211,12 +211,12 @@ def test_windows_and_parts_are_of_one_series_and_scaling_is_over_all(tmp_path, c
 @pytest.mark.parametrize("in_turn", [False, True])
 def test_several_series_without_the_option_are_warned_of_or_refused(tmp_path, caplog, in_turn):
     path = machines(tmp_path / "m.csv", in_turn=in_turn)
-    assert read(path).time_column == ""
+    assert "time_column" not in read(path).reading
     assert "--series_column=machine" in caplog.text
     row = 3 if in_turn else 62
     with pytest.raises(ValueError, match=f"'hour' does not rise at .*m.csv:{row}, .*=machine"):
         read(path, time_column="hour")
-    assert read(path, series_column="machine").time_column == "hour"
+    assert read(path, series_column="machine").reading["time_column"] == "hour"
 
 
 def test_several_columns_of_times_are_asked_about_and_an_hour_that_comes_twice_is_named(tmp_path):
@@ -315,7 +315,7 @@ def test_new_series_end_with_a_window_that_nothing_follows(tmp_path, caplog):
     (tmp_path / "n.csv").write_text("\n".join(lines[:1] + lines[1::2]))
     build_series.build(build_series.Options(**like, overwrite=True))
     assert "step of" in caplog.text and "is 2h, and 1h in" in caplog.text
-    assert "level: 100.00% of the values, such as 5550, are far from" in caplog.text
+    assert "level 100.00%, such as 5550 (10 to 94)" in caplog.text
 
 
 def test_the_report_has_a_line_a_column_with_what_it_becomes_and_why(tmp_path):
