@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from etils import epath
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from bertjax.data import contents as contents_lib
 from bertjax.data import encoding, value_statistics
@@ -246,6 +246,12 @@ class Manifest:
     def has_static_masks(self) -> bool:
         """Whether masks are stored, not drawn at load time."""
         return self.max_predictions_per_seq > 0
+
+    @functools.cached_property
+    def category_counts(self) -> Float[np.ndarray, " columns"]:
+        """The number of categories of each column of cells, inf for a column of numbers."""
+        columns = self.statistics.get("columns", ())
+        return np.array([len(it.get("categories", ())) or np.inf for it in columns])
 
     @functools.cached_property
     def digest(self) -> str:
@@ -535,7 +541,7 @@ def first_misfit(batch: Mapping[str, np.ndarray], manifest: Manifest) -> tuple[i
         "masked_lm_ids": of_vocabulary,
         "masked_lm_positions": (length, f"it has {length} places"),
         PAIR_FEATURE: (2, "labels are 0 and 1"),
-        LABELS_FEATURE: (classes, f"there are {classes} classes, from 0 on"),
+        LABELS_FEATURE: (classes, f"the classes are 0 to {classes - 1}"),
         WORDS_FEATURE: (2, "a token continues a word or does not: 0 and 1"),
         SENTENCES_FEATURE: (2, "a token ends a sentence or does not: 0 and 1"),
         WORD_COUNT_FEATURE: (length + 1, f"at most {length} words begin in {length} tokens"),
@@ -546,6 +552,9 @@ def first_misfit(batch: Mapping[str, np.ndarray], manifest: Manifest) -> tuple[i
         rows = batch[name].reshape(len(batch[name]), -1)
         if feature.dtype == "float32":
             misfits, reason = ~np.isfinite(rows), "numbers must be finite"
+            if name == VALUES_FEATURE and rows.shape[1] == len(manifest.category_counts):
+                misfits |= rows >= manifest.category_counts
+                reason += ", and categories below the number that the manifest has"
         else:
             limit, reason = limits.get(name, (np.inf, "they count from 0"))
             misfits = (rows < 0) | (rows >= limit)

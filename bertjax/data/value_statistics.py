@@ -56,7 +56,10 @@ _COLUMN = {
 
 def _column(value: Any, name: str) -> Iterator[ValueError]:
     yield from schema.faults(value, {"name": str}, name, is_whole=True)
-    yield from schema.faults(value, _COLUMN, name) if isinstance(value, Mapping) else ()
+    if isinstance(value, Mapping):
+        yield from schema.faults(value, _COLUMN, name)
+        if value.get("kind") == "category" and "categories" not in value:
+            yield ValueError(f"{name}.categories is missing")
 
 
 def _channel(value: Any, name: str) -> Iterator[ValueError]:

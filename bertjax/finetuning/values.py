@@ -58,7 +58,7 @@ class Labels:
     def of(cls, manifest: records.Manifest, directory: epath.PathLike) -> Labels:
         """Returns the labels of records."""
         described = manifest.statistics.get("labels")
-        if not described:
+        if not described or records.LABELS_FEATURE not in manifest.features:
             raise ValueError(
                 f"the records in {directory} have no labels: build them with a column or file of "
                 "labels, or a series with --horizon"

@@ -346,19 +346,21 @@ def training_values(*directories: epath.PathLike) -> value_masking.Donors | None
     for directory in directories:
         path = epath.Path(directory) / value_masking.DONORS_FILE
         if directory and path.exists():
-            return _read_donors(path)
+            return _read_donors(path, records.Manifest.load(directory))
     return None
 
 
-def _read_donors(path: epath.Path) -> value_masking.Donors:
+def _read_donors(path: epath.Path, manifest: records.Manifest) -> value_masking.Donors:
     arrays = opening.read_arrays(path)
-    shapes = {
-        name: arrays[name].shape if name in arrays else None for name in ("values", "observed")
-    }
-    if len(shapes["values"] or ()) != 3 or shapes["values"] != shapes["observed"]:
-        must = "of one shape, [rows, positions, values of a position]: build the records again"
-        raise ValueError(f"{path} has arrays of the shapes {shapes}; they must be {must}")
-    return arrays["values"], arrays["observed"]
+    values, observed = (arrays.get(name, np.zeros(0)) for name in ("values", "observed"))
+    shape = manifest.features[records.VALUES_FEATURE].sizes(manifest.max_seq_length)
+    fits = values.shape == observed.shape == (len(values), *shape) and len(values)
+    if not fits or values.dtype.kind != "f" or not np.isfinite(values).all():
+        raise ValueError(
+            f"{path} has values of the shape {values.shape} and observed of {observed.shape}; they "
+            f"must be finite numbers [rows, {shape[0]}, {shape[-1]}]: build the records again"
+        )
+    return values, observed
 
 
 def _largest_rate(phase: lengths.Phase) -> float:

@@ -257,13 +257,22 @@ def test_a_manifest_that_no_builder_wrote_is_refused(tmp_path):
         records.open(tmp_path)
 
 
+def test_a_category_beyond_those_of_the_manifest_is_a_misfit():
+    columns = {"columns": [{"name": "a"}, {"name": "b", "categories": ["[UNK]", "x"]}]}
+    manifest = described(tokenizer={}, features=records.value_features(1), statistics=columns)
+    cells = np.array([[[7.0], [1]], [[7], [2]]], np.float32)
+    assert records.first_misfit({"values": cells[:1]}, manifest) is None
+    row, fault = records.first_misfit({"values": cells}, manifest)
+    assert row == 1 and "values holds 2.0, but numbers must be finite, and categories" in fault
+
+
 def test_a_class_that_the_manifest_does_not_name_is_a_misfit():
     labels = {"labels": {"kind": "classes", "names": ["a", "b"]}}
     features = {**records.value_features(1), "labels": records.Feature(())}
     manifest = described(tokenizer={}, features=features, statistics=labels)
     assert records.first_misfit({"labels": np.array([0, 1])}, manifest) is None
     row, fault = records.first_misfit({"labels": np.array([0, 2])}, manifest)
-    assert row == 1 and "labels holds 2, but there are 2 classes" in fault
+    assert row == 1 and "labels holds 2, but the classes are 0 to 1" in fault
 
 
 def test_tensorflow_is_kept_away_from_accelerators(monkeypatch):

@@ -154,6 +154,7 @@ DAMAGES = [
     ("t", ("statistics", "columns", 1, "deviation"), 0, "deviation is 0; .* above 0"),
     ("t", ("statistics", "columns", 1, "quantiles"), [0, 2, 1], "that do not fall"),
     ("t", ("statistics", "columns", 2, "categories"), ["[UNK]", "Oslo", "Oslo"], "different texts"),
+    ("t", ("statistics", "columns", 2, "categories"), GONE, r"columns\[2\].categories is missing"),
     ("t", ("statistics", "labels", "kind"), [], r"labels.kind is \[\]; known are classes"),
     ("t", ("statistics", "labels", "names"), ["no"], r"have the classes \['no'\], label_column"),
     ("s", ("statistics", "channels", 0, "mean"), 10**400, "mean is 1000.*a finite number"),
