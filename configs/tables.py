@@ -28,7 +28,7 @@ SIZES = {
     "mini": {
         **REPLACED,
         **sizes(layers=1, hidden=32, heads=4, intermediate=64),
-        "model.initializer_range": 0.1,
+        **{"model.initializer_range": 0.1, "schedule.peak_learning_rate": 3e-3},
     },
 }
 
