@@ -221,12 +221,11 @@ def main(options: programs.Predict) -> None:
     if options.records is not None:
         record_set = records_lib.open(options.records)
         value_masking.check(model.value_meaning, record_set)
-        rows = value_rows.ForecastRows.of(record_set)
-        if rows and values.is_forecast(model.options):
-            return _write_forecasts(model, rows, options)
+        if values.is_forecast(model.options):
+            return _write_forecasts(model, value_rows.ForecastRows.of(record_set), options)
         for name in ("output", "all_windows"):
             if value := getattr(options, name):
-                why = f"{options.checkpoint} with {options.records} makes no forecast of a series"
+                why = f"the model in {options.checkpoint} does not forecast"
                 raise faults.unread(f"--{name}", value, why, type(value)())
         lines = ({"values": it} for it in value_rows.as_arrays(record_set))
     elif options.delimiter:

@@ -66,10 +66,13 @@ class ForecastRows:
     index: series_index.SeriesIndex
 
     @classmethod
-    def of(cls, record_set: records.RecordSet) -> ForecastRows | None:
-        """Returns the rows of records; None if these name no series and channels."""
+    def of(cls, record_set: records.RecordSet) -> ForecastRows:
+        """Returns the rows of records; ValueError if these name no series and channels."""
         if not {*series_index.FEATURES} <= {*record_set.manifest.features}:
-            return None
+            raise ValueError(
+                f"the rows in {record_set.directory} do not say what they forecast: build them "
+                "with data_pipelines.build_series and --horizon, or --like"
+            )
         return cls(columns(record_set), series_index.SeriesIndex.load(record_set.directory))
 
     @functools.cached_property
