@@ -37,7 +37,11 @@ def test_what_is_predicted_stands_where_it_was_hidden(tmp_path, kind):
 def test_a_run_on_texts_and_records_of_texts_are_refused(tmp_path):
     with pytest.raises(ValueError, match="finetuned_table is not a run on values"):
         pictures.hidden_values(finetuned_workdir.made("table"), tmp_path)
+    with pytest.raises(ValueError, match="finetuned_table does not forecast"):
+        pictures.forecast(finetuned_workdir.made("table"), tmp_path)
     small_records.write(tmp_path / "texts")
+    with pytest.raises(ValueError, match="texts do not say what they forecast"):
+        value_rows.ForecastRows.of(records.open(tmp_path / "texts"))
     with pytest.raises(ValueError, match="and no values: give those of"):
         value_rows.as_arrays(records.open(tmp_path / "texts"))
 

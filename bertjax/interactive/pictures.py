@@ -76,14 +76,15 @@ def forecast(workdir: epath.PathLike, directory: epath.PathLike, *, rows: int = 
       FileNotFoundError: if there is no run, or no records.
       ValueError: if the run makes no forecasts, or the records are of other channels or scaling.
     """
-    model, record_set = inference.load_finetuned(workdir), records.open(directory)
-    of_records = value_rows.ForecastRows.of(record_set)
-    if of_records is None or not value_tasks.is_forecast(model.options):
+    model = inference.load_finetuned(workdir)
+    if not value_tasks.is_forecast(model.options):
         raise ValueError(
-            f"{workdir} with {directory} makes no forecast of a series: finetune a run on records "
-            "of data_pipelines.build_series with --horizon"
+            f"{workdir} does not forecast: finetune a run on records of "
+            "data_pipelines.build_series with --horizon"
         )
+    record_set = records.open(directory)
     value_masking.check(model.value_meaning, record_set)
+    of_records = value_rows.ForecastRows.of(record_set)
     chosen = of_records.last[:rows]
     lines = [{"values": of_records.values[row]} for row in chosen]
     forecasts = np.array([it["numbers"] for it in predict.predict(model, lines)])
