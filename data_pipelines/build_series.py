@@ -273,7 +273,7 @@ def build(
         if len(cuts) == 1 and statistics:
             statistics["steps"] = [*cuts[0].parts[part]]
         windows = _windows(scaled, cuts, part, options)
-        if part and not len(windows):
+        if part and len(own) and not len(windows):
             logging.warning("The part %s has %d steps, fewer than a window", part, len(own))
         _warn_of_range(part, own, fitted)
         made[part] = windows, statistics

@@ -203,11 +203,11 @@ def _with_times(
         logging.warning("%s. Rows are taken in the order of the file", fault)
         return file
     step = time_steps.Step.usual([it.times for it in series])
+    if step:
+        _warn_of_steps(timed, step, column, options)
     if step and options.grid:
         step = _grid(step, options)
         timed = _filled(timed, step)
-    elif step:
-        _warn_of_steps(timed, step, column, options)
     grid = str(step) if options.grid else ""
     reading = {**file.reading, "time_column": column, "step": str(step or ""), "grid": grid}
     return dataclasses.replace(timed, reading=reading)
@@ -259,11 +259,12 @@ def _warn_of_steps(file: File, step: time_steps.Step, column: str, options: Any)
     ]
     if found:
         shown = found[:MOST_SHOWN] + ["..."] * (len(found) > MOST_SHOWN)
+        then = "Missing steps are put in as not observed"
+        if not options.grid:
+            then = f"Windows go across as if all steps were equal. With --grid=auto: {then.lower()}"
         logging.warning(
-            "The times in %s of %s:\n  %s\nWindows go across as if all steps were equal; with "
-            "--grid=auto missing steps are put in as not observed",
-            column, options.input, "\n  ".join(shown),
-        )  # fmt: skip
+            "Times %r of %s:\n  %s\n%s", column, options.input, "\n  ".join(shown), then
+        )
 
 
 def _grid(usual: time_steps.Step, options: Any) -> time_steps.Step:
