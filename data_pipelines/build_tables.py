@@ -149,8 +149,9 @@ class _Builder:
         values = np.empty((len(self.table), len(names)), np.float32)
         categories = _names(options.categories)
         fitted = []
+        read = {*names, options.label}
         for name in self.table.names:
-            if name not in (*names, options.label):
+            if name not in read:
                 self.report(f"  {name:24} left out, as an option says")
         for at, name in enumerate(names):
             cells = self.table.cells(name, training=training, as_text=name in categories)

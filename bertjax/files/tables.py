@@ -466,7 +466,8 @@ def parquet_errors(path: epath.PathLike) -> Iterator[None]:
         yield
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise ValueError(
-            f"{path} cannot be read as Parquet ({error}); fetch or write it again"
+            f"{path} cannot be read as Parquet ({' '.join(str(error).split())}); fetch or write it "
+            "again"
         ) from error
 
 

@@ -124,7 +124,7 @@ class Table:
 
     def check_column(self, name: str, option: str) -> None:
         """Raises a ValueError if there is no column that an option names."""
-        if name not in self.names:
+        if self._table.schema.get_field_index(name) < 0:
             raise faults.unknown(option, name, self.names, f"the columns of {self.path}")
 
     def example(self, name: str, row: int) -> str:
