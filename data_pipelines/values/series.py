@@ -53,6 +53,9 @@ class File:
 def read(options: Any, like: Mapping[str, Any]) -> File:
     """Returns the series of the input, read as the `File.reading` of other records says."""
     if options.input.endswith(".npy"):
+        for name in ("time_column", "series_column", "grid", "channels"):
+            if given := getattr(options, name):
+                raise faults.unread(f"--{name}", given, "an array has no names of columns", "")
         return _of_array(options.input)
     table = value_tables.Table(options.input, options.reading)
     options = _as_before(options, like, table)

@@ -131,7 +131,7 @@ def test_the_same_input_gives_the_same_bytes_from_csv_and_npy(tmp_path, series):
         ("t.csv", b"date,a\n", {}, "has no rows under its header, date, a"),
         ("t.parquet", b"PAR1 no", {}, "t.parquet cannot be read as Parquet"),
         ("none.csv", None, {}, "none.csv"),
-        ("o.npy", np.array([{}, 1]), {}, "o.npy cannot be read as an array"),
+        ("o.npy", np.array([{}, 1]), {"time_column": ""}, "o.npy cannot be read as an array"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, series, name, content, changes, message):

@@ -227,3 +227,9 @@ def test_a_file_that_is_no_table_is_named_in_one_line(tmp_path, name):
         with pytest.raises(ValueError, match=name) as caught:
             builder.build(options)
         assert "\n" not in str(caught.value) and [it.name for it in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("option", ["time_column", "series_column", "grid", "channels"])
+def test_an_option_that_names_columns_is_refused_for_an_array(first, option):
+    with pytest.raises(ValueError, match=f"--{option} is '1h', but an array has no names"):
+        build_series.build(dataclasses.replace(first["s"], **{option: "1h"}))
