@@ -25,7 +25,7 @@ def irregularities(times: np.ndarray, usual: time_steps.Step) -> Iterator[str]:
     if changed.size:
         yield (
             f"an hour is missing after {time_steps.said(times[changed[0]])}, as where clocks are "
-            f"set forward ({changed.size:,} times): write the times in UTC"
+            f"set forward{_more(changed)}: write the times in UTC"
         )
     kinds[changed] = 0
     starts = np.flatnonzero(np.diff(kinds, prepend=kinds[0] + 1))
@@ -35,7 +35,7 @@ def irregularities(times: np.ndarray, usual: time_steps.Step) -> Iterator[str]:
         rate = np.median(steps[changes[0] : changes[0] + STEADY]) / size
         yield (
             f"the step is {rate:.3g} times the usual {usual} from "
-            f"{time_steps.said(times[changes[0]])} on ({changes.size:,} such changes)"
+            f"{time_steps.said(times[changes[0]])} on{_more(changes)}"
         )
     if (odd := np.flatnonzero((kinds != 0) & np.repeat(lengths < STEADY, lengths))).size:
         before, after = (time_steps.said(times[odd[0] + at]) for at in (0, 1))
@@ -43,6 +43,10 @@ def irregularities(times: np.ndarray, usual: time_steps.Step) -> Iterator[str]:
             f"{odd.size:,} of {len(steps):,} steps are not the usual {usual}, the first from "
             f"{before} to {after}"
         )
+
+
+def _more(places: np.ndarray) -> str:
+    return f", and {places.size - 1:,} more times" if places.size > 1 else ""
 
 
 def is_hour_twice(times: np.ndarray, at: int) -> bool:

@@ -76,6 +76,13 @@ def read(options: Any, like: Mapping[str, Any]) -> File:
         file = _with_times(file, time_column, cells, options)
     elif options.grid:
         raise faults.unread("--grid", options.grid, f"{options.input} has no column of times", "")
+    for name in names if not time_column else ():
+        steps = np.diff(cells[name].values)
+        if steps.size > 1 and steps[0] > 0 and (steps == steps[0]).all():
+            logging.warning(
+                "%s of %s rises by the same step in every row; if it is the time, give "
+                "--time_column=%s", name, options.input, name,
+            )  # fmt: skip
     lines = (_described(table, name, cells.get(name), file, options) for name in table.names)
     return dataclasses.replace(file, columns=tuple(lines))
 

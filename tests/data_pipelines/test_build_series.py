@@ -222,6 +222,13 @@ def test_several_series_without_the_option_are_warned_of_or_refused(tmp_path, ca
     assert read(path, series_column="machine").reading["time_column"] == "hour"
 
 
+def test_a_channel_that_rises_as_times_do_is_named(tmp_path, caplog):
+    path = tmp_path / "t.csv"
+    path.write_text("stamp,a\n" + "".join(f"{1700000000 + 60 * at},{at % 7}\n" for at in range(20)))
+    assert read(path).channels == ("stamp", "a")
+    assert "--time_column=stamp" in caplog.text and "=a" not in caplog.text
+
+
 def test_several_columns_of_times_are_asked_about_and_an_hour_that_comes_twice_is_named(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("t,sent,a\n2020-01-01,2020-01-02,7\n2020-01-02,2020-01-03,8\n")
