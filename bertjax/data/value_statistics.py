@@ -7,71 +7,60 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-
-import numpy as np
 
 from bertjax.options import faults as faults_lib
 from bertjax.options import schema
 
-MOST_FAULTS = 10
-_LARGEST = sys.float_info.max
+_Check = Callable[[Any, str], Iterator[ValueError]]
+
+
+def _rule(fits: Callable[[Any], bool], must: str) -> _Check:
+    """Returns the schema of the values that fit."""
+
+    def check(value: Any, name: str) -> Iterator[ValueError]:
+        if not fits(value):
+            yield faults_lib.wrong(name, value, must)
+
+    return check
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= _LARGEST  # which a nan is not
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # a nan is not
 
 
-def _number(value: Any, name: str) -> Iterator[ValueError]:
-    if not _is_number(value):
-        yield faults_lib.wrong(name, value, "a finite number")
+def _do_not_fall(value: Any) -> bool:
+    are_numbers = isinstance(value, list) and all(map(_is_number, value))
+    return are_numbers and all(a <= b for a, b in itertools.pairwise(value))
 
 
-def _deviation(value: Any, name: str) -> Iterator[ValueError]:
-    if not _is_number(value) or value <= 0:
-        yield faults_lib.wrong(name, value, "a finite number above 0")
+def _are_names(value: Any) -> bool:
+    are_texts = isinstance(value, list) and all(isinstance(it, str) for it in value)
+    return are_texts and 0 < len(value) == len(set(value))
 
 
-def _quantiles(value: Any, name: str) -> Iterator[ValueError]:
-    # Most of a manifest: a fault for each number would fill the screen.
-    if not isinstance(value, list) or not all(map(_is_number, value)):
-        yield from itertools.islice(schema.faults(value, [_number], name), 1)
-    elif (np.diff(np.array(value, np.float64)) < 0).any():
-        yield faults_lib.wrong(name, value, "numbers that do not fall")
-
-
-def _names(value: Any, name: str) -> Iterator[ValueError]:
-    texts = isinstance(value, list) and value and all(isinstance(it, str) for it in value)
-    if not texts or len(set(value)) < len(value):
-        yield faults_lib.wrong(name, value, "a list of different texts")
-
-
-_SCALED = {"name": str, "mean": _number, "deviation": _deviation}
+_NUMBER = _rule(_is_number, "a finite number")
+_DEVIATION = _rule(lambda it: _is_number(it) and it > 0, "a finite number above 0")
+_NAMES = _rule(_are_names, "a list of different texts")
+_SCALED = {"name": str, "mean": _NUMBER, "deviation": _DEVIATION}
 _COLUMN = {
-    **{"kind": str, "form": str, "quantiles": _quantiles, "categories": _names},
-    **{"smallest": _number, "largest": _number, **_SCALED},
+    **{"kind": str, "form": str, "smallest": _NUMBER, "largest": _NUMBER, "categories": _NAMES},
+    **{"quantiles": _rule(_do_not_fall, "finite numbers that do not fall"), **_SCALED},
+}
+# Kind of labels -> their fields.
+_LABELS: Mapping[str, Any] = {
+    "classes": {"names": _NAMES},
+    "numbers": {"names": _NAMES, "means": [_NUMBER], "deviations": [_DEVIATION]},
+    "forecast": {"horizon": schema.Whole(1, 1 << 20), "season": schema.Whole(0, 1 << 30)},
 }
 
 
 def _column(value: Any, name: str) -> Iterator[ValueError]:
-    yield from schema.faults(value, {"name": str}, name, is_whole=True)
-    if isinstance(value, Mapping):
-        yield from schema.faults(value, _COLUMN, name)
-        if value.get("kind") == "category" and "categories" not in value:
-            yield ValueError(f"{name}.categories is missing")
-
-
-def _channel(value: Any, name: str) -> Iterator[ValueError]:
-    yield from schema.faults(value, _SCALED, name, is_whole=True)
-
-
-# Kind of labels -> what describes them.
-_LABELS: Mapping[str, Any] = {
-    "classes": {"names": _names},
-    "numbers": {"names": _names, "means": [_number], "deviations": [_deviation]},
-    "forecast": {"horizon": schema.Whole(1, 1 << 20), "season": schema.Whole(0, 1 << 30)},
-}
+    of_category = isinstance(value, Mapping) and value.get("kind") == "category"
+    needed = {"name": str, **({"categories": _NAMES} if of_category else {})}
+    faults = list(schema.faults(value, needed, name, is_whole=True))
+    yield from faults or schema.faults(value, _COLUMN, name)
 
 
 def _labels(value: Any, name: str) -> Iterator[ValueError]:
@@ -82,54 +71,48 @@ def _labels(value: Any, name: str) -> Iterator[ValueError]:
         yield from schema.faults(value, _LABELS[kind], name, is_whole=True)
 
 
-_SCALING = {"patch", "channel_means", "channel_deviations"}  # of pixels
+_SCALING = {
+    "patch": schema.Whole(1),
+    "channel_means": [_NUMBER],
+    "channel_deviations": [_DEVIATION],
+}
 _STATISTICS = {
-    "columns": [_column],
-    "label_column": _column,
-    "channels": [_channel],
-    "labels": _labels,
-    "patch": schema.Whole(1, 1 << 14),
-    "channel_means": [_number],
-    "channel_deviations": [_deviation],
+    **{"columns": [_column], "label_column": _column, "labels": _labels, **_SCALING},
+    "channels": [lambda value, name: schema.faults(value, _SCALED, name, is_whole=True)],
 }
 
 
 def faults(fields: Mapping[str, Any]) -> Iterator[ValueError]:
     """Yields the faults of the statistics of a manifest, given as JSON has it."""
-    statistics, features = fields["statistics"], fields["features"]
-    found = [*itertools.islice(schema.faults(statistics, _STATISTICS, "statistics"), MOST_FAULTS)]
-    yield from found
-    if found:
-        return
-    shapes = {name: shape for name, (shape, _) in features.items()}
-    for name in ("values", "observed"):
-        if name in shapes and (len(shapes[name]) != 2 or shapes[name][0] != "length"):
-            must = "['length', N], the values of each position"
-            yield faults_lib.wrong(f"the shape of {name}", shapes[name], must)
-            return
-    sizes = {"columns": fields["max_seq_length"]}
-    if pixels := shapes.get("pixels"):
-        yield from (
-            ValueError(f"statistics.{it} is missing") for it in _SCALING - statistics.keys()
-        )
-        sizes |= {"channel_means": pixels[-1], "channel_deviations": pixels[-1]}
-    yield from _misfits(statistics, sizes, shapes.get("labels"))
+    statistics = fields["statistics"]
+    shapes = {name: shape for name, (shape, _) in fields["features"].items()}
+    found = list(schema.faults(statistics, _STATISTICS, "statistics"))
+    if "pixels" in shapes:
+        found += schema.faults(statistics, _SCALING, "statistics", is_whole=True)
+    for name, sizes in (("values", 1), ("observed", 1), ("pixels", 3)):
+        shape = shapes.get(name, [])
+        is_by_position = shape[:1] == ["length"]
+        if name in shapes and (len(shape) - is_by_position, is_by_position) != (sizes, sizes == 1):
+            must = "three sizes" if name == "pixels" else "['length', N], N values a position"
+            found.append(faults_lib.wrong(f"the shape of {name}", shape, must))
+    yield from found or _misfits(statistics, shapes, fields["max_seq_length"])
 
 
 def _misfits(
-    statistics: Mapping[str, Any], sizes: Mapping[str, int], label_shape: list[int] | None
+    statistics: Mapping[str, Any], shapes: Mapping[str, list[Any]], length: int
 ) -> Iterator[ValueError]:
-    """Yields lists of other sizes than they must have, and labels of another shape."""
+    """Yields lists that do not have the size of others, and labels of another shape."""
     labels = statistics.get("labels", {})
     names = len(labels.get("names", ()))
-    flat = {**statistics, **{f"labels.{name}": it for name, it in labels.items()}}
-    for name, size in {**sizes, "labels.means": names, "labels.deviations": names}.items():
-        if name in flat and len(flat[name]) != size:
-            yield ValueError(
-                f"statistics.{name} has {len(flat[name])} entries; it must have {size}"
-            )
-    if labels and label_shape is not None:
-        shape = [] if labels["kind"] == "classes" else [labels.get("horizon", names)]
-        if label_shape != shape:
-            must = f"{shape}, as statistics.labels are {labels['kind']}"
-            yield faults_lib.wrong("the shape of labels", label_shape, must)
+    sizes = {"columns": length, "labels.means": names, "labels.deviations": names}
+    if "pixels" in shapes:
+        sizes |= dict.fromkeys(("channel_means", "channel_deviations"), shapes["pixels"][-1])
+    lists = {**statistics, **{f"labels.{name}": it for name, it in labels.items()}}
+    for name in sizes.keys() & lists.keys():
+        if len(lists[name]) != sizes[name]:
+            must = f"{sizes[name]} entries; it has {len(lists[name])}"
+            yield ValueError(f"statistics.{name} must have {must}")
+    shape = [] if labels.get("kind") == "classes" else [labels.get("horizon", names)]
+    if labels and shapes.get("labels", shape) != shape:
+        must = f"{shape}, as statistics.labels are {labels['kind']}"
+        yield faults_lib.wrong("the shape of labels", shapes["labels"], must)

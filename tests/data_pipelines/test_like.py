@@ -146,7 +146,7 @@ DAMAGES = [
     ("t", ("statistics", "columns"), GONE, "has no statistics.columns"),
     ("t", ("statistics", "labels"), GONE, "has no statistics.labels"),
     ("t", ("statistics", "label_column"), GONE, "has no statistics.label_column"),
-    ("t", ("statistics", "columns"), [{"name": "a"}], "columns has 1 entries; it must have 3"),
+    ("t", ("statistics", "columns"), [{"name": "a"}], "columns must have 3 entries; it has 1"),
     ("t", ("statistics", "columns", 1, "name"), None, r"columns\[1\].name is None; .* a text"),
     ("t", ("statistics", "columns", 1, "kind"), GONE, "kind of a is None; known are number"),
     ("t", ("statistics", "columns", 1, "form"), "x", "form of a is 'x'; known are"),
