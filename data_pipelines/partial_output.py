@@ -40,10 +40,12 @@ class PartialOutput:
         keeps_work: bool = True,
     ):
         if not scratch and atomic.is_remote(path):
-            raise ValueError(
-                f"output {path} is not on this machine; give --scratch, a local directory for "
-                "the tokenized corpus (about half the size of the text, and more for examples)"
+            remedy = (
+                "give --scratch, a local directory for the tokenized corpus (about half the size "
+                "of the text, and more for examples)"
             )
+            remedy = remedy if keeps_work else "build into a local directory, and copy that there"
+            raise ValueError(f"output {path} is not on this machine; {remedy}")
         self._output = output.Output(path, "records", overwrite=overwrite)
         self._overwrite, self._keeps_work = overwrite, keeps_work
         path = self._output.path

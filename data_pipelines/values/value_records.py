@@ -230,7 +230,7 @@ def _whole(
 
 def _arguments(output: str) -> Mapping[str, Any]:
     """Returns the options that made the records of an output, {} if it holds none."""
-    for part in ("", "train"):
+    for part in () if atomic.is_remote(output) else ("", "train"):
         with contextlib.suppress(OSError, ValueError):
             manifest = records.Manifest.load(epath.Path(output) / part)
             return {name: it for name, it in manifest.arguments.items() if name != "part"}

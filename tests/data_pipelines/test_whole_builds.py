@@ -108,6 +108,8 @@ def test_records_are_known_again_by_the_values_that_they_hold(tmp_path):
 
 
 def test_a_build_that_fails_leaves_nothing_and_files_of_others_stay(tmp_path):
+    with pytest.raises(ValueError, match="not on this machine; build into a local directory"):
+        build("gs://no-such-bucket/out")
     with pytest.raises(ValueError, match="no rows for train"):
         build(tmp_path / "out", (0, 4, 3))
     assert not list(tmp_path.iterdir())
