@@ -366,14 +366,15 @@ def _hints(
     is_text = cells.kind == value_tables.TEXT
     seen = seen[seen >= 0] if is_text else seen[~np.isnan(seen)]
     is_whole = is_text or "." not in table.example(column.name, int(training[0]))
-    distinct = len(np.unique(seen))
-    if distinct == 1:
+    if seen.min() == seen.max():
         yield f"{column.name} is the same in all rows of the training part"
-    elif is_whole and distinct == len(seen) and len(seen) > LEAST_GROUPS:
+    if seen.min() == seen.max() or not is_whole:
+        return
+    distinct = len(np.unique(seen))
+    if distinct == len(seen) and len(seen) > LEAST_GROUPS:
         yield f"all values differ: if it only names the row, give --leave_out={column.name}"
     elif (
-        is_whole
-        and distinct >= LEAST_GROUPS
+        distinct >= LEAST_GROUPS
         and LEAST_ROWS_OF_GROUP <= len(seen) / distinct <= MOST_ROWS_OF_GROUP
         and not options.group_column
         and (is_text or cells.kind == value_tables.NUMBER)

@@ -60,7 +60,12 @@ def decide(
     an option names, or "auto". ValueError if two forms give different numbers.
     """
     total = counts.sum()
-    if not total or (matches(texts, _LEADING_ZEROS) & (counts > 0)).any():
+    if not total:
+        return ""
+    is_plain = (file_mark if decimal == AUTO else decimal) == "."
+    if is_plain and counts[matches(texts, FORMS[PLAIN].pattern)].sum() == total:
+        return PLAIN
+    if (matches(texts, _LEADING_ZEROS) & (counts > 0)).any():
         return ""
     forms = {
         name: form for name, form in FORMS.items() if decimal in (AUTO, form.decimal or decimal)
@@ -145,7 +150,7 @@ def parse(texts: pyarrow.StringArray, form: str) -> np.ndarray:
     """Returns the values of texts in a form, nan for texts that do not fit it."""
     values = np.full(len(texts), np.nan)
     fits = matches(texts, FORMS[form].pattern)
-    values[fits] = FORMS[form].parse(texts.filter(pyarrow.array(fits)))
+    values[fits] = FORMS[form].parse(texts if fits.all() else texts.filter(pyarrow.array(fits)))
     return values
 
 
