@@ -147,17 +147,13 @@ class _Builder:
         options, training = self.options, self.parts["train"]
         names = _names_of_cells(self.table, options)
         values = np.empty((len(self.table), len(names)), np.float32)
-        categories = _names(options.categories)
         fitted = []
         read = {*names, options.label}
         for name in self.table.names:
             if name not in read:
                 self.report(f"  {name:24} left out, as an option says")
         for at, name in enumerate(names):
-            cells = self.table.cells(name, training=training, as_text=name in categories)
-            if name in categories and cells.type.startswith(("float", "double", "half", "decimal")):
-                must = "columns of text, whole numbers, or true and false"
-                raise faults.wrong("--categories", name, must, f"it holds {cells.type}")
+            cells = self._cells(name, training)
             column = columns.fit(name, cells, training, options.scaling)
             fitted.append(column)
             values[:, at] = self._encoded(column, cells)
@@ -165,12 +161,25 @@ class _Builder:
             return Fitted(tuple(fitted)), values
         return Fitted(tuple(fitted), *self._fit_label(training)), values
 
+    def _cells(self, name: str, training: np.ndarray) -> value_tables.Cells:
+        """Returns the cells of a column whose kind is decided here."""
+        is_category = name in _names(self.options.categories)
+        cells = self.table.cells(name, training=training, as_text=is_category)
+        if is_category and cells.type.startswith(("float", "double", "half", "decimal")):
+            must = "columns of text, whole numbers, or true and false"
+            raise faults.wrong("--categories", name, must, f"it holds {cells.type}")
+        return cells
+
     def restored(self, fitted: Fitted) -> tuple[Fitted, np.ndarray]:
         """Returns what another training part decided, and the values of all rows by it.
 
         A label that it had not is fitted here, on the training part or all rows.
         """
         label = self.options.label
+        for option, known in (("leave_out", ()), ("categories", (label,))):
+            if set(_names(given := getattr(self.options, option))) - {*known}:
+                why = f"the records of {self.options.like} decide on columns"
+                raise faults.unread(f"--{option}", given, why, "")
         values = np.empty((len(self.table), len(fitted.columns)), np.float32)
         for at, column in enumerate(fitted.columns):
             values[:, at] = self._encoded(column, column.cells(self.table))
@@ -223,8 +232,7 @@ class _Builder:
     def _fit_label(self, training: np.ndarray) -> tuple[columns.Column, dict[str, Any]]:
         """Returns the column of labels, and what the manifest says of them."""
         options = self.options
-        is_category = options.label in _names(options.categories)
-        cells = self.table.cells(options.label, training=training, as_text=is_category)
+        cells = self._cells(options.label, training)
         self._check_labels(cells)
         if cells.kind == value_tables.TEXT:
             column = columns.fit(options.label, cells, training, "none")
@@ -305,13 +313,10 @@ def build(
         fitted, values = builder.fit()
     labels = builder.labels(fitted)
     _warn_of_copies(values, builder.parts)
-    made = {
-        part: (
-            Rows(values[rows], None if labels is None else labels[rows]),
-            fitted.statistics(values[rows]),
-        )
-        for part, rows in builder.parts.items()
-    }
+    made = {}
+    for part, rows in builder.parts.items():
+        of_part = Rows(values[rows], None if labels is None else labels[rows])
+        made[part] = of_part, fitted.statistics(of_part.values)
     donors = None if like else _donors(made["train"][0], options.seed)
     return value_records.write_parts(options, made, donors)
 
@@ -360,12 +365,13 @@ def _hints(
 ) -> Iterator[str]:
     """Yields what may be wrong with a column of the training part."""
     training = parts.get("train", np.arange(0))
+    is_text = cells.kind == value_tables.TEXT
+    is_there = cells.values >= 0 if is_text else ~np.isnan(cells.values)
+    training = training[is_there[training]]
     if not len(training):
         return
     seen = cells.values[training]
-    is_text = cells.kind == value_tables.TEXT
-    seen = seen[seen >= 0] if is_text else seen[~np.isnan(seen)]
-    is_whole = is_text or "." not in table.example(column.name, int(training[0]))
+    is_whole = is_text or "." not in table.example(column.name, training[0])
     if seen.min() == seen.max():
         yield f"{column.name} is the same in all rows of the training part"
     if seen.min() == seen.max() or not is_whole:

@@ -146,28 +146,40 @@ def columns(path: epath.PathLike, rules: Rules = EXACT) -> pyarrow.Table:
     Columns of CSV and TSV are strings as they stand in the file, columns of Parquet have its types.
     Rows are the rows of `rows`. ValueError if two columns have one name.
     """
-    suffix = opening.suffixes(path)[0]
-    if suffix in RECORDS.keys() - {".parquet"}:
+    suffix = _suffix_of_columns(path)
+    if suffix not in (*FIELDS, ".parquet"):
         raise ValueError(f"{path} ends in {suffix!r}; files of columns are .csv, .tsv or .parquet")
     opening.check_regular(path)
     if suffix == ".parquet":
         with opening.opened(path) as file, parquet_errors(path):
             table = parquet.read_table(file)
     else:
-        table = _text_columns(path, suffix if suffix in FIELDS else ".csv", rules)
+        table = _text_columns(path, suffix, rules)
     names = delimiters.column_names(table.column_names)
     if repeated := sorted(name for name, n in collections.Counter(names).items() if n > 1):
         raise ValueError(f"{path} has several columns {', '.join(map(repr, repeated))}")
     return table.rename_columns(names)
 
 
-def line_of(path: epath.PathLike, row: int, rules: Rules = EXACT) -> str:
-    """Returns "FILE:LINE" of a row of `columns`, counted from 0; "FILE, row N" of Parquet."""
+def row_lines(path: epath.PathLike, num_rows: int, rules: Rules = EXACT) -> Sequence[int]:
+    """Returns the lines on which the rows of `columns` of a CSV or TSV file begin."""
+    suffix = _suffix_of_columns(path)
+    with opening.opened(path, rules.encoding) as file:
+        head, _ = _begun(lines(file), path, suffix, rules)
+    num_lines, last = 0, b"\n"
+    with opening.opened(path, rules.encoding) as file:
+        while block := file.read(opening.BUFFER_BYTES):
+            num_lines, last = num_lines + block.count(b"\n"), block[-1:]
+    first = head.skipped + 2
+    # A blank line, or a line end in quotes, adds to the lines alone.
+    if num_lines + (last != b"\n") == num_rows + first - 1:
+        return range(first, first + num_rows)
+    return [row.number for row in rows(path, rules, suffix)]
+
+
+def _suffix_of_columns(path: epath.PathLike) -> str:
     suffix = opening.suffixes(path)[0]
-    if suffix == ".parquet":
-        return f"{path}, row {row + 1}"
-    found = itertools.islice(rows(path, rules, suffix if suffix in FIELDS else ".csv"), row, None)
-    return f"{path}:{next(found).number}"
+    return suffix if suffix in FORMATS else ".csv"
 
 
 def _text_columns(path: epath.PathLike, suffix: str, rules: Rules) -> pyarrow.Table:
@@ -228,7 +240,7 @@ def decimal_mark(path: epath.PathLike, rules: Rules) -> str:
 
     Countries with decimal commas separate columns by semicolons.
     """
-    suffix = _format(path)
+    suffix = _suffix_of_columns(path)
     if suffix not in FIELDS:
         return "."
     with _opened(path, suffix, rules) as file:

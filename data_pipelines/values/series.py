@@ -68,7 +68,7 @@ def read(options: Any, like: Mapping[str, Any]) -> File:
         for name, rows in _by_series(table, cells, options.series_column).items()
     ]
     reading = {
-        "forms": {name: cells[name].form for name in names},
+        "forms": {name: cells[name].form for name in (*names, *filter(None, [time_column]))},
         "series_column": options.series_column,
     }
     file = File(tuple(names), tuple(series), table.place, reading)

@@ -6,7 +6,6 @@ A form is named by an example. Numbers with zeros in front, such as 007, are tex
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Callable, Sequence
 
@@ -24,7 +23,7 @@ LEAST_SHARE = 0.95
 AUTO, MARKS = "auto", (".", ",")
 PLAIN, ISO, CLOCK = "1234.5", "2026-01-31", "12:30"
 
-_LEADING_ZEROS = r"^[+-]?0\d+$"
+LEADING_ZEROS = r"^[+-]?0\d+$"
 _SPACES = "[ \u00a0\u2009\u202f]"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?"
 _TIME = rf"(?:[T ]{_CLOCK})?"
@@ -65,7 +64,7 @@ def decide(
     is_plain = (file_mark if decimal == AUTO else decimal) == "."
     if is_plain and counts[matches(texts, FORMS[PLAIN].pattern)].sum() == total:
         return PLAIN
-    if (matches(texts, _LEADING_ZEROS) & (counts > 0)).any():
+    if (matches(texts, LEADING_ZEROS) & (counts > 0)).any():
         return ""
     forms = {
         name: form for name, form in FORMS.items() if decimal in (AUTO, form.decimal or decimal)
@@ -74,7 +73,7 @@ def decide(
     shares = {name: counts[fits].sum() / total for name, fits in fitting.items()}
     best = max(shares.values())
     if best < LEAST_SHARE:
-        _check_mixed(texts, fitting, counts)
+        _check_mixed(texts, counts, [fitting[name] for name in NUMBERS if name in fitting])
         return ""
     names = [name for name, share in shares.items() if share == best]
     chosen = _in_file(names, file_mark)
@@ -91,18 +90,15 @@ def _in_file(names: Sequence[str], file_mark: str) -> str:
 
 
 def _check_mixed(
-    texts: pyarrow.StringArray, fitting: dict[str, np.ndarray], counts: np.ndarray
+    texts: pyarrow.StringArray, counts: np.ndarray, fitting: Sequence[np.ndarray]
 ) -> None:
-    """Raises a ValueError if a column is numbers, but in no one form."""
-    numbers = [fits for name, fits in fitting.items() if FORMS[name].kind == "number"]
-    is_number = functools.reduce(np.logical_or, numbers)
+    """Raises a ValueError if a column is numbers, but none of the forms fits enough of them."""
+    is_number = np.any(fitting, axis=0) & (counts > 0)
     if counts[is_number].sum() >= LEAST_SHARE * counts.sum():
-        point, comma = (
-            _first(texts, fitting[name] & ~fitting[other] & (counts > 0))
-            for name, other in (("1,234.5", "1.234,5"), ("1.234,5", "1,234.5"))
-        )
+        best = max(fitting, key=lambda fits: counts[fits].sum())
+        one, other = _first(texts, best & is_number), _first(texts, is_number & ~best)
         raise ValueError(
-            f"numbers are spelt as {point!r} and as {comma!r}; spell all in one way, or name the "
+            f"numbers are spelt as {one!r} and as {other!r}; spell all in one way, or name the "
             "decimal mark with --decimal"
         )
 
@@ -226,3 +222,4 @@ FORMS = {
     ),
     CLOCK: _times("clock", rf"^{_CLOCK}$", (r"^", "1970-01-01 ")),
 }
+NUMBERS = tuple(name for name, form in FORMS.items() if form.kind == "number")

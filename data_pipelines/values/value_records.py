@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
+from absl import logging
 from etils import epath
 
 from bertjax.cli import command_line
@@ -126,6 +127,15 @@ def template(options: AnyOptions) -> tuple[dict[str, Any], AnyOptions]:
             f"{path} has no {', '.join(lacking)}: it is damaged, or not of records of this program"
         )
     taken = {name: manifest.arguments[name] for name in options.taken}
+    defaults = {field.name: field.default for field in dataclasses.fields(options)}
+    for name, value in taken.items():
+        if getattr(options, name) not in (defaults[name], value) and name != "label":
+            logging.warning(
+                "--%s is %r, but the records of --like have %r, which counts",
+                name, getattr(options, name), value,
+            )  # fmt: skip
+    if not getattr(options, "missing", "") and "missing" in manifest.arguments:
+        taken["missing"] = manifest.arguments["missing"]
     types = schema.of({name: getattr(options, name) for name in taken})
     try:
         if found := [*map(str, schema.faults(taken, types, "arguments"))]:

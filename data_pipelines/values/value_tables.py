@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import unicodedata
 from collections.abc import Sequence
 
@@ -18,10 +19,7 @@ from data_pipelines.values import spellings, value_records
 
 MOST_WHOLE = 2**53  # float64 holds all whole numbers up to it
 NUMBER, TIME, CLOCK, TEXT = "number", "time", "clock", "text"
-WHOLE_TYPES = (
-    *(f"int{bits}" for bits in (8, 16, 32, 64)),
-    *(f"uint{bits}" for bits in (8, 16, 32, 64)),
-)
+WHOLE_TYPES = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +118,13 @@ class Table:
 
     def place(self, row: int) -> str:
         """Returns "FILE:LINE" of a row counted from 0, "FILE, row N" of Parquet."""
-        return tables.line_of(self.path, int(row), self.reading.rules)
+        if self._is_typed:
+            return f"{self.path}, row {int(row) + 1}"
+        return f"{self.path}:{self._lines[int(row)]}"
+
+    @functools.cached_property
+    def _lines(self) -> Sequence[int]:
+        return tables.row_lines(self.path, len(self), self.reading.rules)
 
     def check_column(self, name: str, option: str) -> None:
         """Raises a ValueError if there is no column that an option names."""
@@ -184,9 +188,10 @@ class Table:
         form: str | None,
     ) -> Cells:
         is_plain = form in (None, spellings.PLAIN) and self._mark == "."
-        if is_plain and (values := _plain_numbers(column)) is not None:
+        missing = self.reading.missing
+        if is_plain and (values := _plain_numbers(column, missing)) is not None:
             return Cells(NUMBER, values, type, spellings.PLAIN)
-        texts, codes = _distinct(column, self.reading.missing)
+        texts, codes = _distinct(column, missing)
         if form is None:
             part = codes if training is None else codes[training]
             counts = np.bincount(part[part >= 0], minlength=len(texts))
@@ -194,6 +199,7 @@ class Table:
             counts = np.where(is_empty, 0, counts)
             decimal = self.reading.decimal
             form = spellings.decide(texts, counts, file_mark=self._mark, decimal=decimal)
+            self._warn_of_leading_zeros(name, texts, codes, counts)
         if not form:
             return Cells(TEXT, codes, type, texts=tuple(texts.to_pylist()))
         is_empty = pyarrow.compute.is_in(texts, pyarrow.array(spellings.MISSING))
@@ -207,6 +213,21 @@ class Table:
         values = np.append(by_text, np.nan)[codes]
         strays = np.flatnonzero(np.append(is_stray, False)[codes])
         return Cells(spellings.FORMS[form].kind, values, type, form, strays=strays)
+
+    def _warn_of_leading_zeros(
+        self, name: str, texts: pyarrow.StringArray, codes: np.ndarray, counts: np.ndarray
+    ) -> None:
+        """Warns of a column that is text as few of its cells have zeros in front."""
+        zeros, total = spellings.matches(texts, spellings.LEADING_ZEROS), counts.sum()
+        plain = spellings.matches(texts, spellings.FORMS[spellings.PLAIN].pattern)
+        if counts[zeros].sum() and counts[plain].sum() >= spellings.LEAST_SHARE * total:
+            row = np.flatnonzero(np.isin(codes, np.flatnonzero(zeros)))[0]
+            logging.warning(
+                "The column %r of %s is text, as numbers with zeros in front are; %.2f%% of its "
+                "cells are such numbers, the first %r in %s",
+                name, self.path, 100 * counts[zeros].sum() / total, self.example(name, row),
+                self.place(row),
+            )  # fmt: skip
 
     def _report_strays(self, name: str, cells: Cells, *, is_known: bool) -> None:
         """Warns of cells that are not of the kind; a ValueError if a known kind has too many."""
@@ -255,13 +276,13 @@ def _decoded(column: pyarrow.ChunkedArray) -> tuple[pyarrow.ChunkedArray, str]:
     return column, str(kind)
 
 
-def _plain_numbers(column: pyarrow.ChunkedArray) -> np.ndarray | None:
+def _plain_numbers(column: pyarrow.ChunkedArray, missing: Sequence[str]) -> np.ndarray | None:
     """Returns the values of a column of plain numbers and empty cells, None of any other.
 
     Other columns are read by their different texts, which takes several times as long.
     """
     compute, pattern = pyarrow.compute, spellings.FORMS[spellings.PLAIN].pattern
-    is_empty = compute.equal(column, "")
+    is_empty = compute.is_in(column, pyarrow.array(["", *missing]))
     if compute.any(is_empty).as_py():
         column = compute.if_else(is_empty, pyarrow.scalar(None, pyarrow.string()), column)
     if not compute.all(compute.match_substring_regex(column, pattern)).as_py():

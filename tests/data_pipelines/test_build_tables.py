@@ -226,6 +226,17 @@ def test_new_rows_unlike_all_of_training_are_warned_of_with_share_and_place(tmp_
     assert f"{tmp_path / 'new.csv'}:3" in said[0]
 
 
+def test_new_rows_take_the_texts_of_empty_cells_and_a_part_without_a_column_is_read(
+    tmp_path, caplog
+):
+    build(tmp_path, "old", TRAINING + "-999,True,115\n", parts="1", missing="-999")
+    like = str(tmp_path / "old" / "train")
+    new = "size,smoker,shop\n-999,True,115\n,False,007\n"
+    build(tmp_path, "new", new, like=like, parts="1", scaling="none")
+    assert rows_of(tmp_path / "new" / "train")["observed"][:, 1].tolist() == [0, 0]
+    assert "--scaling is 'none'" in caplog.text
+
+
 def test_rows_without_a_group_are_groups_of_their_own(tmp_path, caplog):
     rows = [f"{at},{'' if at % 4 == 0 else f'p{at // 8}'}" for at in range(400)]
     build(tmp_path, "r", "\n".join(["x,who", *rows]), group_column="who")
@@ -250,6 +261,9 @@ def test_labels_of_other_rows_are_fitted_on_columns_of_a_pretraining(tmp_path):
     again = {"like": str(tmp_path / "new" / "train")}
     build(tmp_path, "more", "size,smoker,shop,sold\n1,True,115,yes\n", **again)
     assert decoded.read(tmp_path / "more")["labels"].tolist() == [1]
+    for option in ("leave_out", "categories"):
+        with pytest.raises(ValueError, match=f"--{option} is 'shop'"):
+            build(tmp_path, "no", TRAINING, like=like, **{option: "shop"})
     with pytest.raises(ValueError, match="--label is 'shop'"):
         build(tmp_path, "no", TRAINING, like=like, label="shop")
 

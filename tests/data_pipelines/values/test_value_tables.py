@@ -130,3 +130,29 @@ def test_other_encodings_are_refused_with_the_option(tmp_path):
     (tmp_path / "t.csv").write_bytes("a,b\n1,Malmö\n2,Köln\n3,Orléans\n".encode("cp1252"))
     with pytest.raises(ValueError, match=r"t.csv:2: .*cp1252"):
         value_tables.Table(str(tmp_path / "t.csv"))
+
+
+def test_named_empty_cells_count_in_columns_of_plain_numbers_too(tmp_path):
+    made = values(tmp_path / "t.csv", "a,b\n1.5,x\n-999,y\n,z\n", missing=("-999",))
+    assert made[0] == 1.5 and np.isnan(made[1:]).all()
+
+
+def test_a_few_zeros_in_front_make_a_column_text_which_is_said(tmp_path, caplog):
+    cells = [*(str(at) for at in range(1, 60)), "007"]
+    made = table(tmp_path / "t.csv", made_text(cells))
+    assert made.cells("a").kind == "text"
+    assert "'a'" in caplog.text and "1.67%" in caplog.text and "'007' in" in caplog.text
+    assert f"{tmp_path / 't.csv'}:61" in caplog.text
+
+
+def test_files_of_other_suffixes_are_read_as_csv_and_rows_lines_are_those_of_the_file(tmp_path):
+    for name, text, line in (
+        ("plain.txt", "a;b\n7,5;x\n8,25;y\n", 3),
+        ("open.txt", "sep=;\na;b\n7,5;x\n8,25;y", 4),
+        ("blank.txt", "a;b\n7,5;x\n\n8,25;y\n", 4),
+        ("quoted.txt", 'a;b\n7,5;"x\nx"\n8,25;y\n', 4),
+        ("excel.txt", "a;b\n7,5;x\n8,25;y\n;\n", 3),
+    ):
+        made = table(tmp_path / name, text)
+        assert made.cells("a").values.tolist() == [7.5, 8.25]
+        assert made.place(1) == f"{tmp_path / name}:{line}", name
