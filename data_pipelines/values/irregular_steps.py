@@ -11,6 +11,7 @@ from bertjax.data import time_steps
 # Times the usual step, or a part of it: months have 28 to 31 days.
 OTHER_STEP = 1.5
 STEADY = 10  # equal steps, one after another, are a rate of their own
+CLOCK_MONTHS = (3, 4, 9, 10, 11)  # in which clocks are changed, in any country
 _HOUR = 3600.0
 
 
@@ -57,13 +58,15 @@ def is_hour_twice(times: np.ndarray, at: int) -> bool:
 
 
 def _are_at_a_changed_clock(times: np.ndarray, steps: np.ndarray, size: float) -> np.ndarray:
-    """Returns which steps have a size and lie in the early hours of a Sunday."""
+    """Returns which steps have a size and lie where clocks are changed, early on a Sunday."""
     if times.dtype.kind != "M":
         return np.zeros(len(steps), bool)
     days = times[:-1].astype("datetime64[D]")
     is_sunday = days.astype(np.int64) % 7 == 3  # 1970-01-01 was a Thursday
     is_early = times[:-1] - days < np.timedelta64(4, "h")
-    return is_sunday & is_early & (np.abs(steps - size) < 1)
+    months = days.astype("datetime64[M]").astype(np.int64) % 12 + 1
+    is_changed = np.isin(months, CLOCK_MONTHS) & is_sunday & is_early
+    return is_changed & (np.abs(steps - size) < 1)
 
 
 def _steps(times: np.ndarray) -> np.ndarray:
