@@ -74,14 +74,24 @@ def cropped(
 
 
 def resized(picture: Image.Image, size: int, *, channels: int) -> np.ndarray:
-    """Returns the middle square of a picture at a size, uint8 [size, size, channels]."""
+    """Returns the middle square of a picture at a size, uint8 [size, size, channels].
+
+    The short side gets the size, and the square is cut from whole pixels of the result. Source:
+    transformers, `shortest_edge` and `center_crop` of PilBackend; equal but for rounding.
+    """
     picture = picture.convert("L" if channels == 1 else "RGB")
-    side = min(picture.size)
-    left, top = ((it - side) / 2 for it in picture.size)
-    square = picture.resize(
-        (size, size), Image.Resampling.BICUBIC, (left, top, left + side, top + side)
-    )
+    short = min(picture.size)
+    left, right = _middle(picture.width, short, size)
+    top, bottom = _middle(picture.height, short, size)
+    square = picture.resize((size, size), Image.Resampling.BICUBIC, (left, top, right, bottom))
     return np.asarray(square, np.uint8).reshape(size, size, channels)
+
+
+def _middle(side: int, short: int, size: int) -> tuple[float, float]:
+    """Returns where the middle pixels of a side begin and end, in pixels of the file."""
+    whole = int(size * side / short)
+    start = (whole - size) // 2
+    return start * side / whole, (start + size) * side / whole
 
 
 def _crop(pixels: np.ndarray, rng: np.random.Generator, least: float) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from bertjax.data import pictures
 
@@ -40,3 +41,16 @@ def test_a_crop_is_a_part_of_the_picture_at_its_size():
         assert made.shape == ramp.shape
         spans.append(int(made.max()) - int(made.min()))
     assert min(spans) < 130 and max(spans) > 200  # from a part of the width to all of it
+
+
+@pytest.mark.parametrize("sides", [(97, 64), (64, 97), (301, 40), (48, 48)])
+@pytest.mark.parametrize("size", [32, 45])
+def test_the_middle_square_is_cut_from_the_whole_picture_at_its_size(sides, size):
+    coarse = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
+    picture = Image.fromarray(coarse).resize(sides)
+    width, height = (int(size * side / min(sides)) for side in sides)
+    whole = np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC), np.int32)
+    top, left = (height - size) // 2, (width - size) // 2
+    expected = whole[top : top + size, left : left + size]
+    made = pictures.resized(picture, size, channels=3)
+    np.testing.assert_allclose(made, expected, atol=1 if sides[0] != sides[1] else 0)
