@@ -22,8 +22,8 @@ from bertjax.options import faults
 from data_pipelines.values import series, spellings, value_records, value_tables
 
 SCALINGS = ("standard", "none")
-DEFAULT_PARTS = "0.7,0.1,0.2"
 MOST_STEPS = 1 << 30
+Report = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Options(value_tables.Options):
     )
     parts: str = command_line.option(
         "steps, or shares, of the parts train, heldout and test of each series, with commas "
-        f"between them; unset: {DEFAULT_PARTS}, or with like one part",
+        f"between them; unset: {series.DEFAULT_PARTS}, or with like one part",
         default="",
     )
     horizon: int = command_line.option(
@@ -222,8 +222,7 @@ class Cut:
         """Returns the series with the parts that options name, or "" for all of new data."""
         if options.like and not options.parts:
             return cls(it, {"": (0, len(it.values))})
-        given = options.parts or DEFAULT_PARTS
-        ends = np.cumsum(value_tables.part_sizes(given, len(it.values), value_records.PARTS))
+        ends = np.cumsum(series.part_sizes(len(it.values), options))
         bounds = zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
         return cls(it, dict(zip(value_records.PARTS, bounds, strict=True)))
 
@@ -242,9 +241,62 @@ class Cut:
         return max(begin - options.window, 0), end + options.horizon * (not part)
 
 
-def build(
-    options: Options, report: Callable[[str], None] = lambda line: None
-) -> dict[str, records.Manifest]:
+class _Builder:
+    """The series of an input, cut to parts."""
+
+    def __init__(
+        self, options: Options, known: Fitted | None = None, report: Report = lambda line: None
+    ):
+        _check(options)
+        self.options = options
+        self.file = series.read(options, known.file if known else {})
+        for line in self.file.columns:
+            report(line)
+        self.cuts = _with_windows([Cut.of(it, options) for it in self.file.series], options)
+        self.parts = tuple(self.cuts[0].parts)
+        self._scaled: list[np.ndarray] = []
+
+    def fit(self) -> Fitted:
+        """Returns what the training part decides."""
+        return self.adopt(_fit(self.file, self._own("train"), self.options))
+
+    def adopt(self, fitted: Fitted) -> Fitted:
+        """Returns what other records decided, and scales all steps by it."""
+        _check_file(fitted, self.file, self.options)
+        self._scaled = [fitted.scaled(it.series.values) for it in self.cuts]
+        _check_float32(self._scaled, self.cuts, self.file)
+        return fitted
+
+    def rows(self, fitted: Fitted, part: str) -> tuple[Windows, dict[str, Any]]:
+        """Returns the windows of a part, and what its manifest keeps."""
+        own = self._own(part)
+        statistics = fitted.statistics(own, self.options)
+        if len(self.cuts) == 1 and statistics:
+            statistics["steps"] = [*self.cuts[0].parts[part]]
+        windows = _windows(self._scaled, self.cuts, part, self.options)
+        if part and len(own) and not len(windows):
+            logging.warning("The part %s has %d steps, fewer than a window", part, len(own))
+        _warn_of_range(part, own, fitted)
+        return windows, statistics
+
+    def files(self, fitted: Fitted, rows: Mapping[str, Windows]) -> value_records.Files:
+        """Returns the file of the names and times of forecasts, nothing without a horizon."""
+        if not self.options.horizon:
+            return {}
+        index = series_index.SeriesIndex(
+            tuple(it.series.name for it in self.cuts),
+            tuple(it["name"] for it in fitted.channels),
+            np.array([it["mean"] for it in fitted.channels]),
+            np.array([it["deviation"] for it in fitted.channels]),
+            tuple(it.series.times for it in self.cuts),
+        )
+        return {series_index.FILE: index.arrays()}
+
+    def _own(self, part: str) -> np.ndarray:
+        return np.concatenate([it.own(part) for it in self.cuts])
+
+
+def build(options: Options, report: Report = lambda line: None) -> dict[str, records.Manifest]:
     """Writes the records of all parts that have a window, and returns their manifests.
 
     `report` is called with a line for each column.
@@ -253,31 +305,8 @@ def build(
       FileNotFoundError: if there is no input.
       ValueError: if options and input do not fit, or the training part has no window.
     """
-    like, options = value_records.template(options)
-    _check(options)
-    fitted = Fitted.restored(like, options.like) if options.like else None
-    file = series.read(options, fitted.file if fitted else {})
-    for line in file.columns:
-        report(line)
-    cuts = _with_windows([Cut.of(it, options) for it in file.series], options)
-    if fitted:
-        _check_file(fitted, file, options)
-    else:
-        fitted = _fit(file, np.concatenate([it.own("train") for it in cuts]), options)
-    scaled = [fitted.scaled(it.series.values) for it in cuts]
-    _check_float32(scaled, cuts, file)
-    made = {}
-    for part in cuts[0].parts:
-        own = np.concatenate([it.own(part) for it in cuts])
-        statistics = fitted.statistics(own, options)
-        if len(cuts) == 1 and statistics:
-            statistics["steps"] = [*cuts[0].parts[part]]
-        windows = _windows(scaled, cuts, part, options)
-        if part and len(own) and not len(windows):
-            logging.warning("The part %s has %d steps, fewer than a window", part, len(own))
-        _warn_of_range(part, own, fitted)
-        made[part] = windows, statistics
-    return value_records.write_parts(options, made, arrays=_index(cuts, fitted, options))
+    open_input = functools.partial(_Builder, report=report)
+    return value_records.build(options, open_input, Fitted.restored)
 
 
 def _check(options: Options) -> None:
@@ -402,22 +431,6 @@ def _warn_of_range(part: str, values: np.ndarray, fitted: Fitted) -> None:
     if found:
         where = f"The part {part}" if part else "The input"
         logging.warning("%s has values far from the training part's: %s", where, "; ".join(found))
-
-
-def _index(
-    cuts: Sequence[Cut], fitted: Fitted, options: Options
-) -> dict[str, dict[str, np.ndarray]]:
-    """Returns the file of the names and times of forecasts, nothing without a horizon."""
-    if not options.horizon:
-        return {}
-    index = series_index.SeriesIndex(
-        tuple(it.series.name for it in cuts),
-        tuple(it["name"] for it in fitted.channels),
-        np.array([it["mean"] for it in fitted.channels]),
-        np.array([it["deviation"] for it in fitted.channels]),
-        tuple(it.series.times for it in cuts),
-    )
-    return {series_index.FILE: index.arrays()}
 
 
 def main(options: Options) -> None:

@@ -9,6 +9,7 @@ DIR gets a record directory for each part: train, heldout and test. The first po
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -23,6 +24,7 @@ from data_pipelines.values import columns, value_records, value_tables
 
 SCALINGS = ("quantile", "standard", "none")
 CLS = "[CLS]"
+Report = Callable[[str], None]
 MOST_DONORS = 1 << 16  # training rows that are stored to exchange cells with
 DEFAULT_PARTS = "0.8,0.1,0.1"
 # Repeated values are named as possible groups if there are many, of a few rows each.
@@ -112,15 +114,17 @@ class Fitted:
     described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def restored(cls, statistics: Mapping[str, Any]) -> Fitted:
-        """Returns what the manifest of records describes."""
+    def restored(cls, statistics: Mapping[str, Any], path: str) -> Fitted:
+        """Returns what the manifest of the records at a path describes."""
         kept = tuple(columns.Column.restored(it) for it in statistics["columns"][1:])
         if "labels" not in statistics:
             return cls(kept)
         label = columns.Column.restored(statistics["label_column"])
         names, classes = label.categories[1:], statistics["labels"].get("names")
         if names and sorted(names) != classes:
-            raise ValueError(f"statistics.labels have the classes {classes}, label_column {names}")
+            raise ValueError(
+                f"statistics.labels of {path} have the classes {classes}, label_column {names}"
+            )
         return cls(kept, label, statistics["labels"])
 
     def statistics(self, values: np.ndarray) -> dict[str, Any]:
@@ -135,63 +139,87 @@ class Fitted:
 
 
 class _Builder:
-    """The table of an input and its parts."""
+    """The table of an input, its parts, and the values of all rows, once they are decided."""
 
-    def __init__(self, options: Options, report: Callable[[str], None]):
+    def __init__(
+        self, options: Options, known: Fitted | None = None, report: Report = lambda line: None
+    ):
         self.options, self.report = options, report
         self.table = value_tables.Table(options.input, options.reading)
         self.parts: dict[str, np.ndarray] = {"": np.arange(len(self.table))}
+        if not known or options.parts or options.part_column or options.group_column:
+            self.parts = value_records.by_part(_parts(self.table, options))
+            if not len(self.parts["train"]):
+                raise ValueError(f"no row of {options.input} is in the part train")
+        self._training = self.parts["train" if "train" in self.parts else ""]
+        self._values = np.zeros((len(self.table), 0), np.float32)
+        self._labels: np.ndarray | None = None
 
-    def fit(self) -> tuple[Fitted, np.ndarray]:
-        """Returns what the training part decides, and the values of all rows by it."""
-        options, training = self.options, self.parts["train"]
-        names = _names_of_cells(self.table, options)
-        values = np.empty((len(self.table), len(names)), np.float32)
-        fitted = []
-        read = {*names, options.label}
+    def fit(self) -> Fitted:
+        """Returns what the training part decides."""
+        names = _names_of_cells(self.table, self.options)
         for name in self.table.names:
-            if name not in read:
+            if name not in (*names, self.options.label):
                 self.report(f"  {name:24} left out, as an option says")
+        self._values = np.empty((len(self.table), len(names)), np.float32)
+        fitted = []
         for at, name in enumerate(names):
-            cells = self._cells(name, training)
-            column = columns.fit(name, cells, training, options.scaling)
+            cells = self._cells(name)
+            column = columns.fit(name, cells, self._training, self.options.scaling)
             fitted.append(column)
-            values[:, at] = self._encoded(column, cells)
-        if not options.label:
-            return Fitted(tuple(fitted)), values
-        return Fitted(tuple(fitted), *self._fit_label(training)), values
+            self._values[:, at] = self._encoded(column, cells)
+        return self._with_labels(Fitted(tuple(fitted)))
 
-    def _cells(self, name: str, training: np.ndarray) -> value_tables.Cells:
-        """Returns the cells of a column whose kind is decided here."""
-        is_category = name in _names(self.options.categories)
-        cells = self.table.cells(name, training=training, as_text=is_category)
-        if is_category and cells.type.startswith(("float", "double", "half", "decimal")):
-            must = "columns of text, whole numbers, or true and false"
-            raise faults.wrong("--categories", name, must, f"it holds {cells.type}")
-        return cells
-
-    def restored(self, fitted: Fitted) -> tuple[Fitted, np.ndarray]:
-        """Returns what another training part decided, and the values of all rows by it.
-
-        A label that it had not is fitted here, on the training part or all rows.
-        """
+    def adopt(self, fitted: Fitted) -> Fitted:
+        """Returns what other records decided; a label that they had not is fitted here."""
         label = self.options.label
         for option, known in (("leave_out", ()), ("categories", (label,))):
             if set(_names(given := getattr(self.options, option))) - {*known}:
                 why = f"the records of {self.options.like} decide on columns"
                 raise faults.unread(f"--{option}", given, why, "")
-        values = np.empty((len(self.table), len(fitted.columns)), np.float32)
+        self._values = np.empty((len(self.table), len(fitted.columns)), np.float32)
         for at, column in enumerate(fitted.columns):
-            values[:, at] = self._encoded(column, column.cells(self.table))
-        if not label or (fitted.label and fitted.label.name == label):
-            return fitted, values
+            self._values[:, at] = self._encoded(column, column.cells(self.table))
         if label in {column.name for column in fitted.columns}:
             must = f"a column that the records of {self.options.like} do not hold"
             raise faults.wrong("--label", label, must, "a model would read what it predicts")
-        self.table.check_column(label, "--label")
-        training = self.parts["train" if "train" in self.parts else ""]
-        column, described = self._fit_label(training)
-        return dataclasses.replace(fitted, label=column, described=described), values
+        return self._with_labels(fitted)
+
+    def rows(self, fitted: Fitted, part: str) -> tuple[Rows, dict[str, Any]]:
+        """Returns the rows of a part, and what its manifest keeps."""
+        numbers = self.parts[part]
+        labels = None if self._labels is None else self._labels[numbers]
+        rows = Rows(self._values[numbers], labels)
+        return rows, fitted.statistics(rows.values)
+
+    def files(self, fitted: Fitted, rows: Mapping[str, Rows]) -> value_records.Files:
+        """Returns the cells of training rows that hidden cells are exchanged for."""
+        _warn_of_copies(self._values, self.parts)
+        if self.options.like:
+            return {}
+        training, rng = rows["train"], np.random.default_rng(self.options.seed)
+        taken = training.take(rng.permutation(len(training))[:MOST_DONORS])
+        names = {"values": records.VALUES_FEATURE, "observed": records.OBSERVED_FEATURE}
+        donors = {name: taken[feature] for name, feature in names.items()}
+        return {value_masking.DONORS_FILE: donors}
+
+    def _with_labels(self, fitted: Fitted) -> Fitted:
+        """Returns what is decided, with the label of the options, whose values are kept."""
+        name = self.options.label
+        if name and not (fitted.label and fitted.label.name == name):
+            self.table.check_column(name, "--label")
+            fitted = dataclasses.replace(fitted, **self._fit_label())
+        self._labels = self._labels_of(fitted)
+        return fitted
+
+    def _cells(self, name: str) -> value_tables.Cells:
+        """Returns the cells of a column whose kind is decided here."""
+        is_category = name in _names(self.options.categories)
+        cells = self.table.cells(name, training=self._training, as_text=is_category)
+        if is_category and cells.type.startswith(("float", "double", "half", "decimal")):
+            must = "columns of text, whole numbers, or true and false"
+            raise faults.wrong("--categories", name, must, f"it holds {cells.type}")
+        return cells
 
     def _encoded(self, column: columns.Column, cells: value_tables.Cells) -> np.ndarray:
         """Returns the values of a column in float32, and reports the column."""
@@ -229,10 +257,10 @@ class _Builder:
                 self.table.example(column.name, found[0]), self.table.place(found[0]),
             )  # fmt: skip
 
-    def _fit_label(self, training: np.ndarray) -> tuple[columns.Column, dict[str, Any]]:
+    def _fit_label(self) -> dict[str, Any]:
         """Returns the column of labels, and what the manifest says of them."""
-        options = self.options
-        cells = self._cells(options.label, training)
+        options, training = self.options, self._training
+        cells = self._cells(options.label)
         self._check_labels(cells)
         if cells.kind == value_tables.TEXT:
             column = columns.fit(options.label, cells, training, "none")
@@ -240,12 +268,13 @@ class _Builder:
             counts = np.bincount(cells.values[training], minlength=len(cells.texts))
             for name, count in zip(cells.texts, counts, strict=True):
                 self.report(f"    {name}: {count / len(training):.2%} of the training part")
-            return column, {"kind": "classes", "names": sorted(column.categories[1:])}
+            described = {"kind": "classes", "names": sorted(column.categories[1:])}
+            return {"label": column, "described": described}
         column = columns.fit(options.label, cells, training, "standard")
         self.report(_described(self.table, options.label, "label, a number", cells))
         described = {"kind": "numbers", "names": [options.label]}
-        moments = {"means": [column.mean], "deviations": [column.deviation]}
-        return column, described | moments
+        described |= {"means": [column.mean], "deviations": [column.deviation]}
+        return {"label": column, "described": described}
 
     def _check_labels(self, cells: value_tables.Cells) -> None:
         """Raises a ValueError if a label is empty, or is not of the kind of the others."""
@@ -259,7 +288,7 @@ class _Builder:
                 "out"
             )
 
-    def labels(self, fitted: Fitted) -> np.ndarray | None:
+    def _labels_of(self, fitted: Fitted) -> np.ndarray | None:
         """Returns the label of each row; ValueError for a class that the training part has not."""
         column = fitted.label
         if not column or column.name not in self.table.names:
@@ -288,9 +317,7 @@ class _Builder:
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def build(
-    options: Options, report: Callable[[str], None] = lambda line: None
-) -> dict[str, records.Manifest]:
+def build(options: Options, report: Report = lambda line: None) -> dict[str, records.Manifest]:
     """Writes the records of all parts, and returns their manifests.
 
     `report` is called with a line for each column.
@@ -299,26 +326,8 @@ def build(
       FileNotFoundError: if there is no input.
       ValueError: if options and input do not fit, or a column has no value in the training part.
     """
-    label = options.label
-    like, options = value_records.template(options)
-    options = dataclasses.replace(options, label=label or options.label)
-    builder = _Builder(options, report)
-    if not like or options.parts or options.part_column or options.group_column:
-        builder.parts = value_records.by_part(_parts(builder.table, options))
-        if not len(builder.parts["train"]):
-            raise ValueError(f"no row of {options.input} is in the part train")
-    if like:
-        fitted, values = builder.restored(Fitted.restored(like))
-    else:
-        fitted, values = builder.fit()
-    labels = builder.labels(fitted)
-    _warn_of_copies(values, builder.parts)
-    made = {}
-    for part, rows in builder.parts.items():
-        of_part = Rows(values[rows], None if labels is None else labels[rows])
-        made[part] = of_part, fitted.statistics(of_part.values)
-    donors = None if like else _donors(made["train"][0], options.seed)
-    return value_records.write_parts(options, made, donors)
+    open_input = functools.partial(_Builder, report=report)
+    return value_records.build(options, open_input, Fitted.restored)
 
 
 def _names_of_cells(table: value_tables.Table, options: Options) -> list[str]:
@@ -473,12 +482,6 @@ def _place(group: str, seed: int) -> float:
     """Returns a number in [0, 1) that is the group's own."""
     digest = hashlib.blake2b(f"{seed} {group}".encode("utf-8", "surrogatepass"), digest_size=8)
     return int.from_bytes(digest.digest(), "big") / 2**64
-
-
-def _donors(training: Rows, seed: int) -> value_masking.Donors:
-    chosen = np.random.default_rng(seed).permutation(len(training))[:MOST_DONORS]
-    taken = training.take(chosen)
-    return taken[records.VALUES_FEATURE], taken[records.OBSERVED_FEATURE]
 
 
 def main(options: Options) -> None:

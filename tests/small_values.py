@@ -6,7 +6,7 @@ import numpy as np
 
 from bertjax import config as config_lib
 from bertjax import recipes
-from bertjax.data import records
+from bertjax.data import records, value_masking
 from bertjax.models import EncoderConfig
 from data_pipelines.values import value_records
 from tests import small_runs
@@ -82,14 +82,14 @@ def write(directory, kind, rows=96, seed=0):
         seed=seed,
         arguments={"kind": kind},
         statistics=statistics,
-        donors=donors(kind, seed) if kind == "cells" else None,
+        files={value_masking.DONORS_FILE: donors(kind, seed)} if kind == "cells" else None,
     )
 
 
 def donors(kind, seed=0):
     """Training values to exchange with."""
     made = drawn(kind, 50, seed + 1)
-    return made[records.VALUES_FEATURE], made[records.OBSERVED_FEATURE]
+    return {"values": made[records.VALUES_FEATURE], "observed": made[records.OBSERVED_FEATURE]}
 
 
 def encoder(kind, **changes):

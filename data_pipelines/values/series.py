@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from absl import logging
 from bertjax.data import time_steps
 from bertjax.files import opening
 from bertjax.options import faults
-from data_pipelines.values import irregular_steps, value_tables
+from data_pipelines.values import irregular_steps, value_records, value_tables
 from data_pipelines.values.value_tables import NUMBER, TEXT, TIME
 
 AUTO = "auto"
+DEFAULT_PARTS = "0.7,0.1,0.2"
 MOST_OF_ROWS = 10  # steps of a grid for each row of the file
 MOST_SHOWN = 10  # sentences about times
 
@@ -24,14 +25,14 @@ MOST_SHOWN = 10  # sentences about times
 class Series:
     """The steps of a series, one after another.
 
-    values: [steps, channels] in float64, nan where nothing was observed
     rows: the row of the file that each step comes from, -1 for none
+    values: [steps, channels] in float64, nan where nothing was observed
     times: the time of each step; empty where the file has none that rise
     """
 
     name: str
-    values: np.ndarray
     rows: np.ndarray
+    values: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
     times: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
 
 
@@ -50,8 +51,16 @@ class File:
     columns: tuple[str, ...] = ()
 
 
+def part_sizes(steps: int, options: Any) -> list[int]:
+    """Returns the numbers of steps of the parts of a series."""
+    return value_tables.part_sizes(options.parts or DEFAULT_PARTS, steps, value_records.PARTS)
+
+
 def read(options: Any, like: Mapping[str, Any]) -> File:
-    """Returns the series of the input, read as the `File.reading` of other records says."""
+    """Returns the series of the input, read as the `File.reading` of other records says.
+
+    Without these, the training part decides which columns are numbers, and how they are spelt.
+    """
     if options.input.endswith(".npy"):
         for name in ("time_column", "series_column", "grid", "channels"):
             if given := getattr(options, name):
@@ -59,23 +68,15 @@ def read(options: Any, like: Mapping[str, Any]) -> File:
         return _of_array(options.input)
     table = value_tables.Table(options.input, options.reading)
     options = _as_before(options, like, table)
-    cells = _cells(table, options, like.get("forms", {}))
-    time_column = _time_column(cells, options)
+    _check_columns(table, options)
+    series = tuple(Series(name, rows) for name, rows in _by_series(table, options).items())
+    file, cells = _timed(File((), series, table.place), table, options, like)
+    time_column = file.reading.get("time_column", "")
     names = _channels(cells, {time_column, options.series_column}, options)
-    values = np.stack([cells[name].values for name in names], axis=1)
-    series = [
-        Series(name, values[rows], rows)
-        for name, rows in _by_series(table, cells, options.series_column).items()
-    ]
-    reading = {
-        "forms": {name: cells[name].form for name in (*names, *filter(None, [time_column]))},
-        "series_column": options.series_column,
-    }
-    file = File(tuple(names), tuple(series), table.place, reading)
-    if time_column:
-        file = _with_times(file, time_column, cells, options)
-    elif options.grid:
-        raise faults.unread("--grid", options.grid, f"{options.input} has no column of times", "")
+    file = _with_values(file, names, cells)
+    kept = {name: cells[name].form for name in (*names, *filter(None, [time_column]))}
+    reading = {**file.reading, "forms": kept, "series_column": options.series_column}
+    file = dataclasses.replace(file, reading=reading)
     for name in names if not time_column else ():
         steps = np.diff(cells[name].values)
         if steps.size > 1 and steps[0] > 0 and (steps == steps[0]).all():
@@ -85,6 +86,27 @@ def read(options: Any, like: Mapping[str, Any]) -> File:
             )  # fmt: skip
     lines = (_described(table, name, cells.get(name), file, options) for name in table.names)
     return dataclasses.replace(file, columns=tuple(lines))
+
+
+def _timed(
+    file: File, table: value_tables.Table, options: Any, like: Mapping[str, Any]
+) -> tuple[File, dict[str, value_tables.Cells]]:
+    """Returns the series with their times if there are any, and the cells of all columns."""
+    needed, forms = _needed(table, options), like.get("forms", {})
+    decides_later = options.grid and not like  # the training part is known once the times are
+    if decides_later:
+        cells = _cells(table, options, {}, None, needed=[options.time_column])
+    else:
+        training = None if like else _training(file.series, options)
+        cells = _cells(table, options, forms, training, needed=needed)
+    if column := _time_column(cells, options):
+        file = _with_times(file, column, cells, options)
+    elif options.grid:
+        raise faults.unread("--grid", options.grid, f"{options.input} has no column of times", "")
+    if decides_later:
+        forms, training = {column: cells[column].form}, _training(file.series, options)
+        cells = _cells(table, options, forms, training, needed=needed)
+    return file, cells
 
 
 def _of_array(path: str) -> File:
@@ -99,7 +121,7 @@ def _of_array(path: str) -> File:
         row = int(np.flatnonzero(np.isinf(values).any(axis=1))[0])
         raise ValueError(f"row {row + 1} of {path} holds an infinite number; make it nan")
     names = tuple(f"channel_{at}" for at in range(values.shape[1]))
-    series = (Series("", values, np.arange(len(values))),)
+    series = (Series("", np.arange(len(values)), values),)
     return File(names, series, lambda row: f"{path}, row {row + 1}")
 
 
@@ -115,25 +137,46 @@ def _as_before(options: Any, like: Mapping[str, Any], table: value_tables.Table)
     return dataclasses.replace(options, **kept)
 
 
-def _cells(
-    table: value_tables.Table, options: Any, forms: Mapping[str, str]
-) -> dict[str, value_tables.Cells]:
-    """Returns the cells of all columns, but for faulty ones where others are chosen."""
-    chosen = _chosen(options)
+def _check_columns(table: value_tables.Table, options: Any) -> None:
+    """Raises a ValueError for an option that names no column."""
     for option, names in (
-        ("--channels", chosen),
+        ("--channels", _chosen(options)),
         ("--time_column", [options.time_column]),
         ("--series_column", [options.series_column]),
     ):
         for name in filter(None, names):
             table.check_column(name, option)
+
+
+def _training(series: Sequence[Series], options: Any) -> np.ndarray | None:
+    """Returns the rows of the training part, None if it has none."""
+    rows = np.concatenate([it.rows[: part_sizes(len(it.rows), options)[0]] for it in series])
+    rows = rows[rows >= 0]
+    return rows if rows.size else None
+
+
+def _needed(table: value_tables.Table, options: Any) -> list[str]:
+    """Returns the columns that must be whole: the chosen ones, or all."""
+    chosen = _chosen(options)
+    return [*chosen, options.time_column] if chosen else [*table.names]
+
+
+def _cells(
+    table: value_tables.Table,
+    options: Any,
+    forms: Mapping[str, str],
+    training: np.ndarray | None,
+    *,
+    needed: Sequence[str],
+) -> dict[str, value_tables.Cells]:
+    """Returns the cells of all columns, but for faulty ones that are not needed."""
     cells = {}
     for name in table.names:
-        as_text = name == options.series_column
+        as_text, form = name == options.series_column, forms.get(name)
         try:
-            cells[name] = table.cells(name, form=forms.get(name), as_text=as_text)
+            cells[name] = table.cells(name, training=training, form=form, as_text=as_text)
         except ValueError:
-            if not chosen or name in (*chosen, options.time_column):
+            if name in needed:
                 raise
     return cells
 
@@ -176,13 +219,13 @@ def _channels(cells: Mapping[str, value_tables.Cells], others: set[str], options
     return names
 
 
-def _by_series(
-    table: value_tables.Table, cells: Mapping[str, value_tables.Cells], column: str
-) -> dict[str, np.ndarray]:
+def _by_series(table: value_tables.Table, options: Any) -> dict[str, np.ndarray]:
     """Returns the rows of each series by its name, in the order of their first rows."""
+    column = options.series_column
     if not column:
         return {"": np.arange(len(table))}
-    codes = cells[column].values
+    cells = table.cells(column, as_text=True)
+    codes = cells.values
     if (empty := np.flatnonzero(codes < 0)).size:
         raise ValueError(
             f"{empty.size:,} rows of {table.path} have no {column!r}, the first "
@@ -191,7 +234,18 @@ def _by_series(
     order = np.argsort(codes, kind="stable")
     rows = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
     rows.sort(key=lambda it: int(it[0]))
-    return {cells[column].texts[int(codes[it[0]])]: it for it in rows}
+    return {cells.texts[int(codes[it[0]])]: it for it in rows}
+
+
+def _with_values(file: File, names: Sequence[str], cells: Mapping[str, value_tables.Cells]) -> File:
+    """Returns the series with the values of the channels `names`."""
+    values = np.stack([cells[name].values for name in names], axis=1)
+    made = []
+    for it in file.series:
+        taken = values[it.rows]
+        taken[it.rows < 0] = np.nan
+        made.append(dataclasses.replace(it, values=taken))
+    return dataclasses.replace(file, channels=tuple(names), series=tuple(made))
 
 
 def _with_times(
@@ -264,7 +318,7 @@ def _warn_of_steps(file: File, step: time_steps.Step, column: str, options: Any)
     found = [
         f"{it.name}: {sentence}".removeprefix(": ")
         for it in file.series
-        if len(it.values) > 1
+        if len(it.rows) > 1
         for sentence in irregular_steps.irregularities(it.times, step)
     ]
     if found:
@@ -289,7 +343,7 @@ def _grid(usual: time_steps.Step, options: Any) -> time_steps.Step:
 
 
 def _filled(file: File, step: time_steps.Step) -> File:
-    """Returns series on a grid: each row at its nearest step, and no value where there is none."""
+    """Returns series on a grid: each row at its nearest step, and none at the others."""
     grids = [step.places(it.times) for it in file.series]
     steps, rows = sum(int(it[-1]) + 1 for _, it in grids), sum(len(it.rows) for it in file.series)
     if steps > MOST_OF_ROWS * rows:
@@ -309,10 +363,10 @@ def _filled(file: File, step: time_steps.Step) -> File:
                 f"{file.place(int(it.rows[twice[0] + 1]))}: {before} and {after} are in one step "
                 f"of --grid={step}; give a shorter one, or one row a step"
             )
-        count = int(numbers[-1]) + 1
-        values, rows_of = np.full((count, it.values.shape[1]), np.nan), np.full(count, -1)
-        values[numbers], rows_of[numbers] = it.values, it.rows
-        made.append(Series(it.name, values, rows_of, step.times(first, np.arange(count))))
+        rows_of = np.full(int(numbers[-1]) + 1, -1)
+        rows_of[numbers] = it.rows
+        times = step.times(first, np.arange(len(rows_of)))
+        made.append(dataclasses.replace(it, rows=rows_of, times=times))
     logging.info("%d of %d steps of the grid have no row", steps - rows, steps)
     return dataclasses.replace(file, series=tuple(made))
 

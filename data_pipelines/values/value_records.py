@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import filecmp
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -17,13 +17,15 @@ from absl import logging
 from etils import epath
 
 from bertjax.cli import command_line
-from bertjax.data import encoding, record_files, records, value_masking
+from bertjax.data import encoding, record_files, records
 from bertjax.files import atomic, directories
 from bertjax.options import schema
 from data_pipelines.building import builders, tfds_metadata
 from data_pipelines.partial_output import PartialOutput
 
 PARTS = ("train", "heldout", "test")
+# Arrays of .npz files beside the shards, by file name and name.
+Files = Mapping[str, Mapping[str, np.ndarray]]
 ROWS_PER_BATCH = 1_024
 
 
@@ -100,6 +102,50 @@ class Options:
 
 
 AnyOptions = TypeVar("AnyOptions", bound=Options)
+Fitted = TypeVar("Fitted")
+
+
+class Builder(Protocol[Fitted]):
+    """An input: what its training part decides, and the rows of its parts."""
+
+    @property
+    def parts(self) -> Iterable[str]:
+        """The names of the parts, "" for all rows of new data."""
+        ...
+
+    def fit(self) -> Fitted:
+        """Returns what the training part decides."""
+        ...
+
+    def adopt(self, fitted: Fitted) -> Fitted:
+        """Returns what other records decided, checked against this input."""
+        ...
+
+    def rows(self, fitted: Fitted, part: str) -> tuple[Rows, Mapping[str, Any]]:
+        """Returns the rows of a part, and what its manifest keeps."""
+        ...
+
+    def files(self, fitted: Fitted, rows: Mapping[str, Rows]) -> Files:
+        """Returns what stands beside the shards of each part, given the rows of all parts."""
+        ...
+
+
+def build(
+    options: AnyOptions,
+    open_input: Callable[[AnyOptions, Fitted | None], Builder[Fitted]],
+    restore: Callable[[Mapping[str, Any], str], Fitted],
+) -> dict[str, records.Manifest]:
+    """Writes the records of all parts, and returns their manifests.
+
+    With `like`, the statistics of its records are restored in place of a fit.
+    """
+    statistics, options = template(options)
+    known = restore(statistics, options.like) if options.like else None
+    builder = open_input(options, known)
+    fitted = builder.fit() if known is None else builder.adopt(known)
+    made = {part: builder.rows(fitted, part) for part in builder.parts}
+    files = builder.files(fitted, {part: rows for part, (rows, _) in made.items()})
+    return write_parts(options, made, files)
 
 
 def template(options: AnyOptions) -> tuple[dict[str, Any], AnyOptions]:
@@ -127,9 +173,11 @@ def template(options: AnyOptions) -> tuple[dict[str, Any], AnyOptions]:
             f"{path} has no {', '.join(lacking)}: it is damaged, or not of records of this program"
         )
     taken = {name: manifest.arguments[name] for name in options.taken}
+    if label := getattr(options, "label", ""):
+        taken["label"] = label  # records may have had another, or none
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     for name, value in taken.items():
-        if getattr(options, name) not in (defaults[name], value) and name != "label":
+        if getattr(options, name) not in (defaults[name], value):
             logging.warning(
                 "--%s is %r, but the records of --like have %r, which counts",
                 name, getattr(options, name), value,
@@ -155,14 +203,13 @@ def by_part(numbers: np.ndarray) -> dict[str, np.ndarray]:
 def write_parts(
     options: Options,
     parts: Mapping[str, tuple[Rows, Mapping[str, Any]]],
-    donors: value_masking.Donors | None = None,
-    arrays: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    files: Files | None = None,
 ) -> dict[str, records.Manifest]:
     """Writes the rows of each part with their statistics, and returns the manifests.
 
     All parts together are one output, which is there when the last one is complete. A part without
     rows is left out, if it is not the training part. Rows of the part without a name keep their
-    order. `arrays` are written into further .npz files, by file name.
+    order.
 
     Raises:
       FileExistsError: if the output holds other records, and they are not to be overwritten.
@@ -182,8 +229,7 @@ def write_parts(
                 seed=options.seed if part else None,
                 arguments=arguments | ({"part": part} if part else {}),
                 statistics=statistics,
-                donors=donors,
-                arrays=arrays,
+                files=files,
             )
             if part:
                 directories.mark(
@@ -204,8 +250,7 @@ def write(
     seed: int | None,
     arguments: Mapping[str, Any] | None = None,
     statistics: Mapping[str, Any] | None = None,
-    donors: value_masking.Donors | None = None,
-    arrays: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    files: Files | None = None,
     overwrite: bool = False,
 ) -> records.Manifest:
     """Writes all rows into a record directory and returns its manifest.
@@ -221,8 +266,7 @@ def write(
             seed=seed,
             arguments=arguments or {},
             statistics=statistics or {},
-            donors=donors,
-            arrays=arrays,
+            files=files,
         )
 
 
@@ -262,8 +306,7 @@ def _write(
     seed: int | None,
     arguments: Mapping[str, Any],
     statistics: Mapping[str, Any],
-    donors: value_masking.Donors | None,
-    arrays: Mapping[str, Mapping[str, np.ndarray]] | None,
+    files: Files | None,
 ) -> records.Manifest:
     if not len(rows):
         raise ValueError(
@@ -298,13 +341,9 @@ def _write(
         statistics={**statistics, "examples": len(rows), records.CHECKSUM: digest.hexdigest()},
         features=features,
     )
-    files = dict(arrays or {})
-    if donors is not None:
-        values, observed = donors
-        files[value_masking.DONORS_FILE] = {"values": values, "observed": observed}
-    for name, one in files.items():
+    for name, arrays in (files or {}).items():
         with atomic.writing(directory / name) as file:
-            np.savez_compressed(file, **dict[str, Any](one))
+            np.savez_compressed(file, **dict[str, Any](arrays))
     manifest.save(directory)
     records.Manifest.load(directory)  # which checks `statistics`
     tfds_metadata.write(directory, manifest)

@@ -95,6 +95,7 @@ class Table:
 
     def __init__(self, path: str, reading: Reading = Reading()):
         self.path, self.reading = path, reading
+        self._warnings: set[str] = set()
         self._table = tables.columns(path, reading.rules)
         self._mark = reading.decimal
         if self._mark == spellings.AUTO:
@@ -222,12 +223,11 @@ class Table:
         plain = spellings.matches(texts, spellings.FORMS[spellings.PLAIN].pattern)
         if counts[zeros].sum() and counts[plain].sum() >= spellings.LEAST_SHARE * total:
             row = np.flatnonzero(np.isin(codes, np.flatnonzero(zeros)))[0]
-            logging.warning(
-                "The column %r of %s is text, as numbers with zeros in front are; %.2f%% of its "
-                "cells are such numbers, the first %r in %s",
-                name, self.path, 100 * counts[zeros].sum() / total, self.example(name, row),
-                self.place(row),
-            )  # fmt: skip
+            self._warn(
+                f"The column {name!r} of {self.path} is text, as numbers with zeros in front are; "
+                f"{counts[zeros].sum() / total:.2%} of its cells are such numbers, the first "
+                f"{self.example(name, row)!r} in {self.place(row)}"
+            )
 
     def _report_strays(self, name: str, cells: Cells, *, is_known: bool) -> None:
         """Warns of cells that are not of the kind; a ValueError if a known kind has too many."""
@@ -243,11 +243,17 @@ class Table:
                 name, None, f"holds {kind} in the training records, and here {share:.2%} of its "
                 f"cells are others, the first {cell}"
             )  # fmt: skip
-        logging.warning(
-            "The column %r of %s holds %s, but %s of its cells (%.2f%%) are others, the first %s: "
-            "they are not observed. --missing names texts of empty cells",
-            name, self.path, kind, f"{cells.strays.size:,}", 100 * share, cell,
-        )  # fmt: skip
+        self._warn(
+            f"The column {name!r} of {self.path} holds {kind}, but {cells.strays.size:,} of its "
+            f"cells ({share:.2%}) are others, the first {cell}: they are not observed. --missing "
+            "names texts of empty cells"
+        )
+
+    def _warn(self, sentence: str) -> None:
+        """Warns once: a column may be read again."""
+        if sentence not in self._warnings:
+            self._warnings.add(sentence)
+            logging.warning("%s", sentence)
 
     def _fault(self, name: str, row: int | None, reason: str) -> _ColumnFault:
         place = self.path if row is None else self.place(row)

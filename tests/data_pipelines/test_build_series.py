@@ -126,8 +126,18 @@ def test_the_same_input_gives_the_same_bytes_from_csv_and_npy(tmp_path, series):
             {"parts": "1", "window": 2, "patch": 1},
             "the deviation of a of .* is beyond",
         ),
-        ("t.csv", b"date,a\n1,7\n2,7\n2,7\n", {}, "'date' does not rise at .*t.csv:4, .*: sort"),
-        ("t.csv", b"date,a\nMonday,7\n", {}, "'date' of .* holds text; times must be numb"),
+        (
+            "t.csv",
+            b"date,a\n1,7\n2,7\n2,7\n",
+            {"parts": "1"},
+            "'date' does not rise at .*t.csv:4, .*: sort",
+        ),
+        (
+            "t.csv",
+            b"date,a\nMonday,7\n",
+            {"parts": "1"},
+            "'date' of .* holds text; times must be numb",
+        ),
         ("t.csv", b"date,a\n", {}, "has no rows under its header, date, a"),
         ("t.parquet", b"PAR1 no", {}, "t.parquet cannot be read as Parquet"),
         ("none.csv", None, {}, "none.csv"),
@@ -220,6 +230,24 @@ def test_several_series_without_the_option_are_warned_of_or_refused(tmp_path, ca
     with pytest.raises(ValueError, match=f"'hour' does not rise at .*m.csv:{row}, .*=machine"):
         read(path, time_column="hour")
     assert read(path, series_column="machine").reading["time_column"] == "hour"
+
+
+@pytest.mark.parametrize("grid", ["", "1h"])
+def test_the_training_part_decides_what_is_a_number_and_how_it_is_spelt(tmp_path, caplog, grid):
+    """Most of the later cells are words, or have another decimal mark."""
+    hours = np.datetime64("2026-01-01T00:00") + np.arange(96) * np.timedelta64(60, "m")
+    cells = [("1,5", "7,25", "ok") if at < 48 else ("off", "2.5", "1") for at in range(len(hours))]
+    (tmp_path / "t.csv").write_text(
+        "time;a;b;state\n"
+        + "".join(f"{t};{';'.join(it)}\n" for t, it in zip(hours, cells, strict=True))
+    )
+    file = read(tmp_path / "t.csv", parts="0.5,0.5", grid=grid)
+    assert file.channels == ("a", "b")
+    values = file.series[0].values
+    np.testing.assert_array_equal(values[:48], np.tile([1.5, 7.25], (48, 1)))
+    assert np.isnan(values[48:]).all()
+    warnings = [it.getMessage() for it in caplog.records if "are others" in it.getMessage()]
+    assert len(warnings) == 2 and all("48" in it and "t.csv:50" in it for it in warnings)
 
 
 def test_a_channel_that_rises_as_times_do_is_named(tmp_path, caplog):
