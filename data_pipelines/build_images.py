@@ -180,6 +180,65 @@ class Pictures:
         return pictures.resized(self.source.image(number), options.size, channels=options.channels)
 
 
+Statistics = Mapping[str, Any]
+
+
+class _Builder:
+    """The pictures of an input, and their parts."""
+
+    def __init__(self, options: Options, known: Statistics | None):
+        if options.size % options.patch or options.channels not in (1, 3):
+            raise ValueError(
+                f"--size is {options.size}, --patch {options.patch} and --channels "
+                f"{options.channels}; the size must be a multiple of the patch, and channels 1 or 3"
+            )
+        self.options, self.source = options, _source(options)
+        self.parts = {"": np.arange(len(self.source))}
+        if known is None:
+            self.parts = value_records.by_part(_parts(self.source, options))
+        self._labels: np.ndarray | None = None
+
+    def fit(self) -> Statistics:
+        """Returns the moments of the training part, and the classes of all parts."""
+        options = self.options
+        training = Pictures(self.source, self.parts["train"], options)
+        means, deviations = _moments(training, options)
+        fitted: dict[str, Any] = {
+            "patch": options.patch, "channel_means": means, "channel_deviations": deviations
+        }  # fmt: skip
+        if options.labels:
+            names = [str(name) for name in sorted({*_given_labels(self.source, options)})]
+            fitted["labels"] = {"kind": "classes", "names": names}
+        return self.adopt(fitted)
+
+    def adopt(self, fitted: Statistics) -> Statistics:
+        """Returns what is decided; ValueError if a picture is of another class."""
+        options = self.options
+        if not options.labels:
+            return fitted
+        if "labels" not in fitted:
+            raise faults.unread("--labels", options.labels, f"{options.like} has no labels", "")
+        given = [str(it) for it in _given_labels(self.source, options)]
+        places = {name: at for at, name in enumerate(fitted["labels"]["names"])}
+        if unknown := sorted({*given} - {*places}):
+            raise ValueError(f"{options.like} has no image of the class {unknown[0]!r}")
+        self._labels = np.array([places[it] for it in given], np.int32)
+        return fitted
+
+    def rows(self, fitted: Statistics, part: str) -> tuple[Pictures, Statistics]:
+        """Returns the pictures of a part, and what its manifest keeps."""
+        return Pictures(self.source, self.parts[part], self.options, self._labels), fitted
+
+    def files(self, fitted: Statistics) -> value_records.Files:
+        """Nothing stands beside the shards."""
+        return {}
+
+
+def _restored(statistics: Statistics, path: str) -> Statistics:
+    names = ("patch", "channel_means", "channel_deviations", "labels")
+    return {name: statistics[name] for name in names if name in statistics}
+
+
 def build(options: Options) -> dict[str, records.Manifest]:
     """Writes the records of all parts, and returns their manifests.
 
@@ -187,46 +246,7 @@ def build(options: Options) -> dict[str, records.Manifest]:
       FileNotFoundError: if there is no input.
       ValueError: if a file is not a picture, or the options do not fit.
     """
-    like, options = value_records.template(options)
-    if options.size % options.patch or options.channels not in (1, 3):
-        raise ValueError(
-            f"--size is {options.size}, --patch {options.patch} and --channels {options.channels}; "
-            "the size must be a multiple of the patch, and channels 1 or 3"
-        )
-    source = _source(options)
-    labels, names = _labels(source, like, options)
-    if like:
-        parts = {"": np.arange(len(source))}
-        means, deviations = like["channel_means"], like["channel_deviations"]
-    else:
-        parts = value_records.by_part(_parts(source, options))
-        means, deviations = _moments(Pictures(source, parts["train"], options), options)
-    statistics: dict[str, Any] = {
-        "patch": options.patch, "channel_means": means, "channel_deviations": deviations
-    }  # fmt: skip
-    if names:
-        statistics["labels"] = {"kind": "classes", "names": names}
-    made = {
-        part: (Pictures(source, numbers, options, labels), statistics)
-        for part, numbers in parts.items()
-    }
-    return value_records.write_parts(options, made)
-
-
-def _labels(
-    source: _Source, like: Mapping[str, Any], options: Options
-) -> tuple[np.ndarray | None, list[str]]:
-    """Returns the number of the class of each image, and the names of the classes."""
-    if not options.labels:
-        return None, []
-    given = _given_labels(source, options)
-    if like and "labels" not in like:
-        raise faults.unread("--labels", options.labels, f"{options.like} has no labels", "")
-    names = like["labels"]["names"] if like else [str(name) for name in sorted({*given})]
-    if unknown := sorted({*map(str, given)} - {*names}):
-        raise ValueError(f"{options.like} has no image of the class {unknown[0]!r}")
-    places = {name: at for at, name in enumerate(names)}
-    return np.array([places[str(it)] for it in given], np.int32), names
+    return value_records.build(options, _Builder, _restored)
 
 
 def _given_labels(source: _Source, options: Options) -> list[Any]:

@@ -279,7 +279,7 @@ class _Builder:
         _warn_of_range(part, own, fitted)
         return windows, statistics
 
-    def files(self, fitted: Fitted, rows: Mapping[str, Windows]) -> value_records.Files:
+    def files(self, fitted: Fitted) -> value_records.Files:
         """Returns the file of the names and times of forecasts, nothing without a horizon."""
         if not self.options.horizon:
             return {}

@@ -192,13 +192,13 @@ class _Builder:
         rows = Rows(self._values[numbers], labels)
         return rows, fitted.statistics(rows.values)
 
-    def files(self, fitted: Fitted, rows: Mapping[str, Rows]) -> value_records.Files:
+    def files(self, fitted: Fitted) -> value_records.Files:
         """Returns the cells of training rows that hidden cells are exchanged for."""
         _warn_of_copies(self._values, self.parts)
         if self.options.like:
             return {}
-        training, rng = rows["train"], np.random.default_rng(self.options.seed)
-        taken = training.take(rng.permutation(len(training))[:MOST_DONORS])
+        chosen = np.random.default_rng(self.options.seed).permutation(len(self._training))
+        taken = Rows(self._values).take(self._training[chosen[:MOST_DONORS]])
         names = {"values": records.VALUES_FEATURE, "observed": records.OBSERVED_FEATURE}
         donors = {name: taken[feature] for name, feature in names.items()}
         return {value_masking.DONORS_FILE: donors}

@@ -125,8 +125,8 @@ class Builder(Protocol[Fitted]):
         """Returns the rows of a part, and what its manifest keeps."""
         ...
 
-    def files(self, fitted: Fitted, rows: Mapping[str, Rows]) -> Files:
-        """Returns what stands beside the shards of each part, given the rows of all parts."""
+    def files(self, fitted: Fitted) -> Files:
+        """Returns what stands beside the shards of each part."""
         ...
 
 
@@ -144,8 +144,7 @@ def build(
     builder = open_input(options, known)
     fitted = builder.fit() if known is None else builder.adopt(known)
     made = {part: builder.rows(fitted, part) for part in builder.parts}
-    files = builder.files(fitted, {part: rows for part, (rows, _) in made.items()})
-    return write_parts(options, made, files)
+    return write_parts(options, made, builder.files(fitted))
 
 
 def template(options: AnyOptions) -> tuple[dict[str, Any], AnyOptions]:
