@@ -212,7 +212,7 @@ class _Builder:
         return self.adopt(fitted)
 
     def adopt(self, fitted: Statistics) -> Statistics:
-        """Returns what is decided; ValueError if a picture is of another class."""
+        """Returns the decisions; ValueError if a picture is of another class."""
         options = self.options
         if not options.labels:
             return fitted
@@ -230,7 +230,7 @@ class _Builder:
         return Pictures(self.source, self.parts[part], self.options, self._labels), fitted
 
     def files(self, fitted: Statistics) -> value_records.Files:
-        """Nothing stands beside the shards."""
+        """Returns no further files."""
         return {}
 
 

@@ -204,7 +204,7 @@ class _Builder:
         return {value_masking.DONORS_FILE: donors}
 
     def _with_labels(self, fitted: Fitted) -> Fitted:
-        """Returns what is decided, with the label of the options, whose values are kept."""
+        """Returns the decisions with the label of the options, and keeps the labels of all rows."""
         name = self.options.label
         if name and not (fitted.label and fitted.label.name == name):
             self.table.check_column(name, "--label")

@@ -24,7 +24,7 @@ from data_pipelines.building import builders, tfds_metadata
 from data_pipelines.partial_output import PartialOutput
 
 PARTS = ("train", "heldout", "test")
-# Arrays of .npz files beside the shards, by file name and name.
+# Arrays of further .npz files, by file name and name.
 Files = Mapping[str, Mapping[str, np.ndarray]]
 ROWS_PER_BATCH = 1_024
 
@@ -126,7 +126,7 @@ class Builder(Protocol[Fitted]):
         ...
 
     def files(self, fitted: Fitted) -> Files:
-        """Returns what stands beside the shards of each part."""
+        """Returns the further files of each part."""
         ...
 
 
