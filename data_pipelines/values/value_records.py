@@ -19,7 +19,7 @@ from etils import epath
 from bertjax.cli import command_line
 from bertjax.data import encoding, record_files, records
 from bertjax.files import atomic, directories
-from bertjax.options import schema
+from bertjax.options import faults, schema
 from data_pipelines.building import builders, tfds_metadata
 from data_pipelines.partial_output import PartialOutput
 
@@ -55,6 +55,14 @@ class Arrays:
     values: np.ndarray
     labels: np.ndarray | None = None
 
+    def __post_init__(self) -> None:
+        if self.values.ndim != 3:
+            must = "[rows, positions, values of a position]"
+            raise faults.wrong("the shape of values", self.values.shape, must)
+        if self.labels is not None and len(self.labels) != len(self.values):
+            must = f"{len(self.values):,}, one for each row of values"
+            raise faults.wrong("the number of labels", len(self.labels), must)
+
     @property
     def length(self) -> int:
         """The number of positions of a row."""
@@ -72,7 +80,7 @@ class Arrays:
         }
         if self.labels is not None:
             taken = self.labels[numbers]
-            kind = np.float32 if taken.dtype.kind == "f" else np.int32
+            kind = np.float32 if taken.dtype.kind == "f" else np.int64
             row[records.LABELS_FEATURE] = taken.astype(kind)
         return row
 
@@ -257,7 +265,14 @@ def write(
     Without a seed the rows keep their order. `statistics["labels"]` says what labels are:
     {"kind": "classes", "names": [...]}, or {"kind": "numbers", "names": [...], "means": [...],
     "deviations": [...]}, of which the stored numbers are less the mean and over the deviation.
+
+    Raises:
+      ValueError: if labels have another shape or class, a value is not finite, or a row has none.
     """
+    with np.errstate(over="ignore"):  # a number beyond float32 is refused by its row
+        for first in range(0, len(rows), ROWS_PER_BATCH):
+            batch = rows.take(np.arange(first, min(first + ROWS_PER_BATCH, len(rows))))
+            _check(batch, (statistics or {}).get("labels", {}), first)
     with _whole(directory, arguments or {}, overwrite) as draft:
         return _write(
             draft,
@@ -347,6 +362,35 @@ def _write(
     records.Manifest.load(directory)  # which checks `statistics`
     tfds_metadata.write(directory, manifest)
     return manifest
+
+
+def _check(batch: Mapping[str, np.ndarray], described: Mapping[str, Any], first: int) -> None:
+    """Raises a ValueError for rows that `write` does not take; they are numbered from `first`."""
+    faulty: dict[str, np.ndarray] = {}
+    if records.VALUES_FEATURE in batch:
+        values = batch[records.VALUES_FEATURE]
+        observed = batch.get(records.OBSERVED_FEATURE, np.ones_like(values))
+        faulty["a value beyond float32"] = ~np.isfinite(values).all(axis=(1, 2))
+        faulty["no observed value"] = ~(observed != 0).any(axis=(1, 2))
+    if records.LABELS_FEATURE in batch and described:
+        faulty |= _label_faults(batch[records.LABELS_FEATURE], described)
+    for fault, rows in faulty.items():
+        if rows.any():
+            raise ValueError(f"row {first + int(rows.argmax())} has {fault}")
+
+
+def _label_faults(labels: np.ndarray, described: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns which labels are not as described, by fault; ValueError for another shape."""
+    last = len(described.get("names", ())) - 1
+    is_class = described.get("kind") == "classes"
+    outputs = () if is_class else (described.get("horizon", last + 1),)
+    if labels.shape[1:] != outputs or labels.dtype.kind != ("i" if is_class else "f"):
+        must = "[rows] of whole numbers" if is_class else f"[rows, {outputs[0]}] of floats"
+        shape = f"{labels.shape} of {labels.dtype}"  # others would broadcast it
+        raise faults.wrong("the shape of labels", shape, f"{must}, as statistics['labels'] says")
+    if is_class:
+        return {f"a label that is not from 0 to {last}, as names": (labels < 0) | (labels > last)}
+    return {"a label that is not a number of float32": ~np.isfinite(labels).all(axis=1)}
 
 
 def _encoded(
