@@ -18,6 +18,7 @@ from bertjax.options import faults
 from data_pipelines.values import spellings, value_records
 
 MOST_WHOLE = 2**53  # float64 holds all whole numbers up to it
+WHOLE = "^[+-]?[0-9]+$"
 NUMBER, TIME, CLOCK, TEXT = "number", "time", "clock", "text"
 WHOLE_TYPES = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 
@@ -195,6 +196,7 @@ class Table:
         texts, codes = _distinct(column, missing)
         if form is None:
             part = codes if training is None else codes[training]
+            part = part if (part >= 0).any() else codes
             counts = np.bincount(part[part >= 0], minlength=len(texts))
             is_empty = pyarrow.compute.is_in(texts, pyarrow.array(spellings.MISSING))
             counts = np.where(is_empty, 0, counts)
@@ -205,11 +207,13 @@ class Table:
             return Cells(TEXT, codes, type, texts=tuple(texts.to_pylist()))
         is_empty = pyarrow.compute.is_in(texts, pyarrow.array(spellings.MISSING))
         by_text = spellings.parse(texts, form)
-        for place in np.flatnonzero(np.abs(by_text) >= MOST_WHOLE):
-            text = texts[int(place)].as_py()
-            if text.lstrip("+-").isdigit() and abs(int(text)) > MOST_WHOLE:
-                row = np.flatnonzero(codes == place)[0]
-                raise self._fault(name, row, _NOT_WHOLE.format(texts[int(place)]))
+        large = np.flatnonzero(np.abs(by_text) >= MOST_WHOLE)
+        # Where other numbers have digits behind the mark, a large one is measured, and names nothing.
+        if large.size and spellings.matches(texts, WHOLE)[np.isfinite(by_text)].all():
+            for place in large:
+                if abs(int(texts[int(place)].as_py())) > MOST_WHOLE:
+                    row = np.flatnonzero(codes == place)[0]
+                    raise self._fault(name, row, _NOT_WHOLE.format(texts[int(place)]))
         is_stray = np.isnan(by_text) & ~np.asarray(is_empty)
         values = np.append(by_text, np.nan)[codes]
         strays = np.flatnonzero(np.append(is_stray, False)[codes])

@@ -111,6 +111,17 @@ def test_faults_name_file_line_and_column(tmp_path, text, named):
         table(tmp_path / "t.csv", text).cells("a")
 
 
+def test_a_large_number_among_measured_ones_is_read(tmp_path):
+    """R writes 1e18 - 1408 with all of its digits; it names nothing that must be kept apart."""
+    made = table(tmp_path / "t.csv", "a,b\n999999999999998592,x\n0.25,y\nNA,z\n").cells("a")
+    np.testing.assert_array_equal(made.values, [1e18 - 1408, 0.25, np.nan])
+
+
+def test_rows_without_a_cell_decide_nothing(tmp_path):
+    made = table(tmp_path / "t.csv", "a,b\n,x\n,x\n1.5,y\n")
+    assert made.cells("a", training=np.arange(2)).kind == value_tables.NUMBER
+
+
 @pytest.mark.parametrize(
     ("column", "named"),
     [
