@@ -208,7 +208,7 @@ class Table:
         is_empty = pyarrow.compute.is_in(texts, pyarrow.array(spellings.MISSING))
         by_text = spellings.parse(texts, form)
         large = np.flatnonzero(np.abs(by_text) >= MOST_WHOLE)
-        # Where other numbers have digits behind the mark, a large one is measured, and names nothing.
+        # Among numbers with digits behind the mark a large one is measured, and names nothing.
         if large.size and spellings.matches(texts, WHOLE)[np.isfinite(by_text)].all():
             for place in large:
                 if abs(int(texts[int(place)].as_py())) > MOST_WHOLE:
