@@ -2,6 +2,7 @@
 
 python -m bertjax.encode --checkpoint=DIR --layers=last4 --pooling=mean < lines.txt > features.npz
 python -m bertjax.encode --checkpoint=DIR --input=a.txt,b.jsonl.gz --output=VECTORS
+python -m bertjax.encode --checkpoint=DIR --input=proteins.fasta > features.npz    # with their ids
 python -m bertjax.encode --checkpoint=DIR --records=RECORDS > features.npz     # of rows of values
 """
 
@@ -27,7 +28,6 @@ from jaxtyping import Float
 from bertjax import inference
 from bertjax.cli import command_line, programs
 from bertjax.data import records, text_lines, value_masking, value_rows
-from bertjax.files import path_lists, tables
 from bertjax.inference import encoding, vector_files
 from bertjax.tokenization import unknown_tokens
 
@@ -72,7 +72,7 @@ def encode_values(
 
 def write(
     model: inference.TrainedModel,
-    texts: Iterable[str],
+    texts: Iterable[str | text_lines.Line],
     file: BinaryIO,
     *,
     batch_size: int = 32,
@@ -80,7 +80,8 @@ def write(
 ) -> None:
     """Writes what `encode` returns as an .npz archive, and holds no more features than a block has.
 
-    All texts are tokenized before anything is written; their ids stay in memory.
+    All texts are tokenized before anything is written; their tokens stay in memory. Where lines
+    have ids, the archive has `ids`.
 
     Raises:
       ValueError: as `encode`.
@@ -94,11 +95,24 @@ def write(
 
 
 def _members(
-    model: inference.TrainedModel, texts: Iterable[str], options: encoding.Options, batch_size: int
+    model: inference.TrainedModel,
+    texts: Iterable[str | text_lines.Line],
+    options: encoding.Options,
+    batch_size: int,
 ) -> dict[str, tuple[int, Iterator[np.ndarray]]]:
     """Returns the length of each array that `encode` returns, and its parts."""
-    texts = iter(texts)
-    chunks = iter(lambda: list(itertools.islice(texts, encoding.BLOCK_SIZE)), [])
+    ids: list[str] = []
+
+    def without_ids() -> Iterator[str]:
+        for text in texts:
+            if isinstance(text, text_lines.Line):
+                ids.append(text.id)
+                yield text.text
+            else:
+                yield text
+
+    plain = without_ids()
+    chunks = iter(lambda: list(itertools.islice(plain, encoding.BLOCK_SIZE)), [])
     blocks = list(encoding.tokenize_blocks(model, chunks, options))
     if not blocks:
         raise ValueError("there are no texts; give at least one")
@@ -107,10 +121,11 @@ def _members(
         tokens.count_unknown(counted)
     counted.warn()
     lengths = np.concatenate([tokens.lengths for tokens in blocks]).astype(np.int64) + 2
+    of_texts = {"lengths": lengths} | ({"ids": np.array(ids)} if any(ids) else {})
+    shared = {name: (len(lengths), iter([array])) for name, array in of_texts.items()}
     if options.pooling != "none":
         encoded = encoding.encode_blocks(model, blocks, options, batch_size=batch_size)
-        vectors = (vectors for vectors, _ in encoded)
-        return {"features": (len(lengths), vectors), "lengths": (len(lengths), iter([lengths]))}
+        return {"features": (len(lengths), (vectors for vectors, _ in encoded)), **shared}
     tokens = encoding.Tokens(np.concatenate([block.ids for block in blocks]), lengths - 2, 0)
     places = np.stack([tokens.starts, tokens.starts + tokens.lengths], axis=1).reshape(-1)
     specials = [model.vocabulary.cls_id, model.vocabulary.sep_id] * len(lengths)
@@ -120,7 +135,7 @@ def _members(
             len(input_ids), encoding.token_features(model, tokens, options, batch_size=batch_size)
         ),
         "input_ids": (len(input_ids), iter([input_ids])),
-        "lengths": (len(lengths), iter([lengths])),
+        **shared,
         "offsets": (len(lengths), iter([np.cumsum(lengths) - lengths])),
     }  # fmt: skip
 
@@ -139,11 +154,9 @@ def _write_directory(model: inference.TrainedModel, output: str, options: progra
     vectors = command_line.subset(programs.Vectors, options)
     vectors["truncate"] = options.truncate is not False
     chosen = encoding.options_for(model, **vectors)
-    lines, inputs, total = _lines_of_stdin(), {"files": []}, None
+    lines, inputs, total = _lines(model, options), {"files": []}, None
     if options.input:
-        columns = text_lines.Columns(options.text_column, options.id_column)
-        names = path_lists.rejoined(options.input, lambda name: epath.Path(name).exists())
-        lines = text_lines.read_lines(names, columns)
+        names = text_lines.paths(options.input)
         paths = [epath.Path(name) for name in names]
         sizes = [path.stat().length if path.exists() else 0 for path in paths]
         inputs = {
@@ -153,10 +166,10 @@ def _write_directory(model: inference.TrainedModel, output: str, options: progra
             "text_column": options.text_column,
             "id_column": options.id_column,
         }
-        total = text_lines.count(names)
+        total = text_lines.count(names, are_letters=bool(model.vocabulary.letters))
     manifest = vector_files.write(
         model,
-        text_lines.with_remark(lines, OF_EMPTY),
+        lines,
         output,
         chosen,
         inputs=inputs,
@@ -191,8 +204,11 @@ def _write_of_records(
         sys.stdout.buffer.write(file.getvalue())
 
 
-def _lines_of_stdin() -> Iterator[text_lines.Line]:
-    return text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))
+def _lines(model: inference.TrainedModel, options: programs.Encode) -> Iterator[text_lines.Line]:
+    """Yields the texts of --input, or of standard input."""
+    columns = text_lines.Columns(options.text_column, options.id_column)
+    lines = text_lines.given(options.input, model.vocabulary, columns)
+    return text_lines.with_remark(lines, OF_EMPTY, model.vocabulary)
 
 
 def main(options: programs.Encode) -> None:
@@ -208,9 +224,9 @@ def main(options: programs.Encode) -> None:
     elif options.output:
         _write_directory(model, options.output, options)
     else:
-        texts = (line.text for line in text_lines.with_remark(_lines_of_stdin(), OF_EMPTY))
         chosen = command_line.subset(programs.Vectors, options)
-        write(model, texts, sys.stdout.buffer, batch_size=options.batch_size, **chosen)
+        lines = _lines(model, options)
+        write(model, lines, sys.stdout.buffer, batch_size=options.batch_size, **chosen)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A pretrained model fills [MASK] in sentences.
 
 python -m bertjax.fill_mask --checkpoint=WORKDIR "The [MASK] statement is used to ..."
+python -m bertjax.fill_mask --checkpoint=WORKDIR --input=masked.fasta    # sequences with <mask>
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import numpy as np
 
 from bertjax import inference
 from bertjax.cli import command_line, programs
+from bertjax.data import text_lines
 from bertjax.models import parameters
-from bertjax.tokenization import token_ids, unknown_tokens
+from bertjax.tokenization import letters, unknown_tokens
 
 
 def fill_mask(
@@ -82,21 +84,26 @@ def filled(parts: Sequence[str], masks: Sequence[Sequence[dict[str, Any]]]) -> s
 
 
 def main(options: programs.FillMask) -> None:
-    """Fills the masks of every sentence on the command line."""
+    """Fills the masks of every sentence on the command line, or of files."""
     chosen = {"step": options.step, "language": options.language}
     model = inference.load(options.checkpoint, **chosen, generator=True)
-    for text in map(token_ids.without_surrogates, options.sentences):
-        masks = fill_mask(model, text, num_candidates=options.num_candidates)
-        parts = model.vocabulary.split_at_masks(text)
+    lines = text_lines.numbered(options.sentences)
+    if options.input:
+        lines = text_lines.given(options.input, model.vocabulary)
+    for line in lines:
+        masks = fill_mask(model, line.text, num_candidates=options.num_candidates)
+        parts = model.vocabulary.split_at_masks(line.text)
         counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)
-        share = counted.add(model.vocabulary.encode_with_masks(text))
+        share = counted.add(model.vocabulary.encode_with_masks(line.text))
         counted.warn()
-        answer = {"text": text, "masks": masks, unknown_tokens.KEY: share}
-        print(json.dumps(answer) if options.json else _table(parts, masks))
+        letters.warn(letters.unknown("".join(parts), model.vocabulary))
+        answer = {"id": line.id} if line.id else {}
+        answer |= {"text": line.text, "masks": masks, unknown_tokens.KEY: share}
+        print(json.dumps(answer) if options.json else _table(parts, masks, line.id))
 
 
-def _table(parts: Sequence[str], masks: Sequence[Sequence[dict[str, Any]]]) -> str:
-    lines = [filled(parts, masks)]
+def _table(parts: Sequence[str], masks: Sequence[Sequence[dict[str, Any]]], id: str) -> str:
+    lines = [f"{id}: " * bool(id) + filled(parts, masks)]
     for number, candidates in enumerate(masks, start=1):
         shown = "  ".join(
             f"{c['token'].strip() or ascii(c['token'])} {c['probability']:.3f}" for c in candidates

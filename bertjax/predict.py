@@ -1,8 +1,10 @@
 """A finetuned model answers JSON lines: one object per line of standard input, one per line out.
 
 python -m bertjax.predict --checkpoint=WORKDIR < input.jsonl > output.jsonl
+python -m bertjax.predict --checkpoint=WORKDIR --input=proteins.fasta > output.jsonl
 
-With `--delimiter=auto` the input is CSV with a header. A line holds what the finetuned task reads:
+A sequence of FASTA or FASTQ is a text, or a word for each letter, with its name as "id". With
+`--delimiter=auto` the input is CSV with a header. A line holds what the finetuned task reads:
 the columns of texts (GLUE, tables), "question" and "context" (SQuAD), "words" or "sentences"
 (tags), "context" and "endings" (SWAG), "values" (a list for each position; or with `--records` the
 rows of records are the input). An "id" is handed through. A line that cannot be used is
@@ -33,7 +35,7 @@ from etils import epath
 
 from bertjax import inference
 from bertjax.cli import command_line, programs
-from bertjax.data import padding, value_masking, value_rows
+from bertjax.data import padding, text_lines, value_masking, value_rows
 from bertjax.data import records as records_lib
 from bertjax.files import atomic, delimiters, json_text, opening, tables, text_encodings
 from bertjax.finetuning import base as kinds
@@ -186,14 +188,44 @@ def read_lines(lines: Iterable[bytes]) -> Iterator[Any]:
             )
 
 
-def read_rows(file: opening.File, rules: tables.Rules) -> Iterator[Any]:
+def read_rows(
+    file: opening.File, rules: tables.Rules, path: str = text_lines.STANDARD_INPUT
+) -> Iterator[Any]:
     """Yields the rows of CSV with a header, a BadLine for one that is faulty.
 
     Raises:
       ValueError: if there is no header, or a line is not in the encoding of the rules.
     """
-    for row in tables.rows_of(file, "standard input", ".csv", rules):
+    for row in tables.rows_of(file, path, ".csv", rules):
         yield BadLine(row.fault.message) if row.fault else row.values
+
+
+def read_sequences(
+    lines: Iterable[text_lines.Line], model: inference.FinetunedModel
+) -> Iterator[Any]:
+    """Yields what a model reads of sequences: a text, or its letters as words."""
+    reader = model.kind.open(model.options, model.own_vocabulary).reader
+    key = next(iter(reader.text_keys), "text")
+    outcome = "each is read as an empty text"
+    for line in text_lines.with_remark(lines, outcome, model.own_vocabulary):
+        yield {"id": line.id, key: line.text, "text": line.text, "words": [*line.text]}
+
+
+def _records(options: programs.Predict, model: inference.FinetunedModel) -> Iterator[Any]:
+    """Yields the records of --input, or of standard input."""
+    for path in text_lines.paths(options.input or [text_lines.STANDARD_INPUT]):
+        with text_lines.opened(path, options.encoding) as file:
+            if options.delimiter:
+                rules = tables.Rules(
+                    delimiter=options.delimiter,
+                    encoding=options.encoding,
+                    encoding_option="--encoding",
+                )
+                yield from read_rows(file, rules, path)
+            elif text_lines.is_fasta(path, file):
+                yield from read_sequences(text_lines.sequences(file, path), model)
+            else:
+                yield from read_lines(file)
 
 
 def text(answer: kinds.Prediction) -> str:
@@ -216,8 +248,7 @@ def main(options: programs.Predict) -> None:
     model = inference.load_finetuned(options.checkpoint, **chosen)
     if options.null_threshold is not None:
         model = _with_threshold(model, options.null_threshold)
-    given = text_encodings.as_utf8(sys.stdin.buffer, options.encoding, "standard input")
-    lines = read_lines(given)
+    lines = _records(options, model)
     if options.records is not None:
         record_set = records_lib.open(options.records)
         value_masking.check(model.value_meaning, record_set)
@@ -228,11 +259,6 @@ def main(options: programs.Predict) -> None:
                 why = f"the model in {options.checkpoint} does not forecast"
                 raise faults.unread(f"--{name}", value, why, type(value)())
         lines = ({"values": it} for it in value_rows.as_arrays(record_set))
-    elif options.delimiter:
-        rules = tables.Rules(
-            delimiter=options.delimiter, encoding=options.encoding, encoding_option="--encoding"
-        )
-        lines = read_rows(given, rules)
     count = errors = 0
     for answer in predict(model, lines, batch_size=options.batch_size, strict=options.strict):
         print(text(answer))

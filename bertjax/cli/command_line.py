@@ -102,7 +102,8 @@ def option(
       needs: an option without which this one has no effect
       excludes: an option that cannot be given together with this one
       flag: the flag's name, if it is not the field's
-      positional: the option has no flag and is an argument; a tuple takes all further arguments
+      positional: the option has no flag and is an argument; a tuple takes all further arguments,
+        of which there may be none if it has a default
       define: defines the flag in place of the field's type
       **field_arguments: of `dataclasses.field`
     """
@@ -155,11 +156,12 @@ def parsed(
     """
     fields = dataclasses.fields(options_class)
     names = [field.name for field in fields if field.metadata["positional"]]
+    needed = [it.name for it in fields if it.name in names and it.default is dataclasses.MISSING]
     values = {
         field.name: flag_values[_flag(field)].value for field in fields if field.name not in names
     }
     takes_all = bool(names) and typing.get_type_hints(options_class)[names[-1]] is not str
-    if takes_all and len(arguments) >= len(names):
+    if takes_all and len(arguments) >= len(needed):
         arguments = [*arguments[: len(names) - 1], tuple(arguments[len(names) - 1 :])]  # pyright: ignore[reportAssignmentType]
     if len(arguments) != len(names):
         raise ValueError(_wrong_arguments(arguments, names, takes_all))

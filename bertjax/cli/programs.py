@@ -50,6 +50,15 @@ def _batch_size(default: int, help_text: str) -> int:
     )
 
 
+def _input(excludes: str = "") -> list[str] | None:
+    return command_line.option(
+        "Files of texts, one a line, of JSON objects (.jsonl), or of sequences (FASTA, FASTQ), "
+        "packed or not; without it standard input, or the arguments.",
+        default=None,
+        excludes=excludes,
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Processes:
     """Options of a training on several hosts."""
@@ -157,6 +166,7 @@ class Predict(SavedModel):
     checkpoint: str = command_line.option(
         "Workdir of a finetuning run, or of a converted model with a head."
     )
+    input: list[str] | None = _input(excludes="records")
     batch_size: int = _batch_size(32, "Rows at a time, over all devices.")
     null_threshold: float | None = command_line.option(
         "SQuAD v2.0: no answer above it; without it the tuned one.", default=None
@@ -276,16 +286,12 @@ class Encode(Vectors, SavedModel):
     output: str | None = command_line.option(
         "Directory of vectors to write, or to resume.", default=None
     )
-    input: list[str] | None = command_line.option(
-        "Files of texts, one a line; JSON objects in .jsonl, and packed ones.",
-        needs="output",
-        default=None,
-    )
+    input: list[str] | None = _input(excludes="records")
     text_column: str = command_line.option(
-        "Field of JSON objects with the text.", needs="output", default="text"
+        "Field of JSON objects with the text.", needs="input", default="text"
     )
     id_column: str = command_line.option(
-        "Field of JSON objects with an id, if they have one.", needs="output", default="id"
+        "Field of JSON objects with an id, if they have one.", needs="input", default="id"
     )
     format: str = command_line.option(
         "Format of the vector files.", choices=VECTOR_FORMATS, needs="output", default="npy"
@@ -307,9 +313,16 @@ class Encode(Vectors, SavedModel):
 class FillMask(SavedModel):
     """Options of `bertjax.fill_mask`."""
 
-    sentences: tuple[str, ...] = command_line.option("Texts with [MASK].", positional=True)
+    sentences: tuple[str, ...] = command_line.option(
+        "Texts with [MASK]; without any those of --input.", positional=True, default=()
+    )
+    input: list[str] | None = _input()
     num_candidates: int = command_line.option("Tokens per mask.", default=5, at_least=1)
     json: bool = command_line.option("Print one JSON object per sentence.", default=False)
+
+    def __post_init__(self) -> None:
+        if bool(self.sentences) == bool(self.input):
+            raise ValueError("give texts with [MASK], or files of them with --input")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -317,6 +330,7 @@ class Score(SavedModel):
     """Options of `bertjax.score`."""
 
     checkpoint: str = command_line.option("Workdir of a pretraining run.")
+    input: list[str] | None = _input()
     masking: str = command_line.option(
         "What is masked: one token at a time, or with it the rest of its word.",
         choices=MASKINGS,

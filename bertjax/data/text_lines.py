@@ -1,16 +1,22 @@
-"""Texts of files, one a line: plain lines, or JSON objects with a text and perhaps an id."""
+"""Texts of files and standard input: lines, JSON objects with an id or not, sequences of FASTA."""
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import logging
 from etils import epath
 
-from bertjax.files import opening, tables, text_encodings
-from bertjax.tokenization import token_ids
+from bertjax.data import fasta
+from bertjax.files import opening, path_lists, tables, text_encodings
+from bertjax.tokenization import letters, token_ids
+
+STANDARD_INPUT = "standard input"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,25 +37,79 @@ class Columns:
     id: str = "id"
 
 
-def read_lines(paths: Sequence[epath.PathLike], columns: Columns) -> Iterator[Line]:
-    """Yields the lines of files, one file after the other; an empty line is also a text."""
+COLUMNS = Columns()
+
+
+def read_lines(
+    paths: Sequence[epath.PathLike], columns: Columns = COLUMNS, *, are_letters: bool = False
+) -> Iterator[Line]:
+    """Yields the lines of files, one file after the other; an empty line is also a text.
+
+    Files of FASTA and FASTQ are known by their suffix, and by their beginning where texts
+    `are_letters`; their sequences have their names as ids.
+    """
     files = [epath.Path("/dev/stdin" if path == "-" else path) for path in paths]
     if missing := [str(path) for path in files if not path.exists()]:
         raise FileNotFoundError(f"{', '.join(missing)}: no such file; --input names files of texts")
-    return (line for number, path in enumerate(files) for line in _of_file(path, number, columns))
+    return (
+        line
+        for number, path in enumerate(files)
+        for line in _of_file(path, number, columns, are_letters)
+    )
 
 
-def with_remark(lines: Iterable[Line], outcome: str) -> Iterator[Line]:
-    """Yields lines, and at their end warns once of those that are empty.
+def paths(names: Sequence[str]) -> list[str]:
+    """Returns the paths of --input, which was split at commas."""
+    return path_lists.rejoined(names, lambda name: epath.Path(name).exists())
 
-    `outcome` says what becomes of them.
+
+def opened(
+    path: epath.PathLike, encoding: str = text_encodings.UTF8
+) -> contextlib.AbstractContextManager[Any]:
+    """Opens the text of a file, or of standard input, as UTF-8."""
+    if path != STANDARD_INPUT:
+        return opening.opened(path, encoding)
+    return contextlib.nullcontext(text_encodings.as_utf8(sys.stdin.buffer, encoding, path))
+
+
+def given(
+    names: Sequence[str] | None, vocabulary: token_ids.Tokenizer, columns: Columns = COLUMNS
+) -> Iterator[Line]:
+    """Yields the lines of --input, or without it of standard input, for a vocabulary."""
+    are_letters = bool(vocabulary.letters)
+    if names:
+        return read_lines(paths(names), columns, are_letters=are_letters)
+    return _of_file(STANDARD_INPUT, 0, columns, are_letters)
+
+
+def is_fasta(path: epath.PathLike, file: Any, *, by_content: bool = True) -> bool:
+    """Returns whether an open file is FASTA or FASTQ, by its suffix or its beginning."""
+    suffix = opening.suffixes(path)[0]
+    return suffix in fasta.SUFFIXES or (by_content and fasta.begins(file.peek()))
+
+
+def sequences(file: Any, path: epath.PathLike, source: int = 0) -> Iterator[Line]:
+    """Yields the sequences of an open file of FASTA or FASTQ."""
+    for number, name, sequence in fasta.sequences(file, str(path)):
+        yield _line(source, number, name, sequence)
+
+
+def with_remark(
+    lines: Iterable[Line], outcome: str, vocabulary: token_ids.Tokenizer | None = None
+) -> Iterator[Line]:
+    """Yields lines, and at their end warns once of those that are empty, and of unknown letters.
+
+    `outcome` says what becomes of them. A `vocabulary` of letters says which are unknown.
     """
-    empty = 0
+    empty, unknown = 0, collections.Counter()
     for line in lines:
         empty += not line.text.strip()
+        if vocabulary is not None:
+            unknown += letters.unknown(line.text, vocabulary)
         yield line
     if empty:
         logging.warning("Empty lines: %d; %s", empty, outcome)
+    letters.warn(unknown)
 
 
 def numbered(texts: Iterable[str]) -> Iterator[Line]:
@@ -57,8 +117,8 @@ def numbered(texts: Iterable[str]) -> Iterator[Line]:
     return (_line(0, number, "", text) for number, text in enumerate(texts, start=1))
 
 
-def count(paths: Sequence[epath.PathLike]) -> int | None:
-    """Returns the number of lines of files, which are read to the end for it.
+def count(paths: Sequence[epath.PathLike], *, are_letters: bool = False) -> int | None:
+    """Returns the number of lines or sequences of files, which are read to the end for it.
 
     None if one of them is a pipe, which can be read once.
     """
@@ -67,14 +127,23 @@ def count(paths: Sequence[epath.PathLike]) -> int | None:
         return None
     for path in paths:
         with opening.opened(path, text_encodings.UTF8) as file:
-            total += sum(1 for _ in tables.lines(file))
+            has_sequences = is_fasta(path, file, by_content=are_letters)
+            total += sum(
+                1 for _ in (sequences(file, path) if has_sequences else tables.lines(file))
+            )
     return total
 
 
-def _of_file(path: epath.Path, source: int, columns: Columns) -> Iterator[Line]:
+def _of_file(
+    path: epath.PathLike, source: int, columns: Columns, are_letters: bool
+) -> Iterator[Line]:
     if opening.suffixes(path)[0] not in JSON_SUFFIXES:
-        for number, text in enumerate(tables.text_lines(path), start=1):
-            yield Line(source, number, "", text)
+        with opened(path) as file:
+            if is_fasta(path, file, by_content=are_letters):
+                yield from sequences(file, path, source)
+                return
+            for number, text in enumerate(tables.text_lines_of(file, path), start=1):
+                yield _line(source, number, "", text)
         return
     for row in tables.rows(path, tables.Rules(blank_lines=True)):
         fault = row.fault.message if row.fault else _fault(row.values, columns)

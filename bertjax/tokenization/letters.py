@@ -1,18 +1,35 @@
 """Alphabets of sequences: an entry is a letter (a residue, a base) or several letters (a k-mer).
 
-The tokenizer is the one of the library `tokenizers` that `library_tokenizer.of_letters` makes.
+The tokenizer is the one of the library `tokenizers` that `library_tokenizer.of_letters` makes. A
+sequence is read by the same rules everywhere, of proteins and of DNA: white space, the digits with
+which GenBank numbers its lines and a "*" at the end, for the stop of a translation, are left out;
+small letters, as soft masks have them, are read as capitals.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Sequence
+import string
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import tokenizers
+from absl import logging
+from tokenizers import normalizers
+
+from bertjax.tokenization import token_ids
 
 CLASS = "EsmTokenizer"
 # Role -> its token, as ESM-2 and the Nucleotide Transformer name them.
 SPECIALS = {"cls": "<cls>", "pad": "<pad>", "sep": "<eos>", "unk": "<unk>", "mask": "<mask>"}
 _FIRST = ("<cls>", "<pad>", "<eos>", "<unk>")
+
+# A "*" behind another one is not looked at again: a line of them takes no time.
+_LEFT_OUT = re.compile(r"[\s0-9]+"), re.compile(r"(?<!\*)\*+\Z")
+_MASKS = re.compile(rf"({re.escape(token_ids.MASK)}|{SPECIALS['mask']})")
+
+_SHOWN = 10  # letters of a table
 
 TEXT = "text"  # the letters that the text has
 ALPHABETS: dict[str, tuple[str, ...]] = {
@@ -36,12 +53,56 @@ def entries(alphabet: str, letters: Collection[str]) -> tuple[str, ...]:
     return ALPHABETS[alphabet]
 
 
-def pattern(vocabulary: Sequence[str]) -> str:
-    """Returns the regex that matches the text of one entry: the longest k-mer, else a letter.
+def cleaned(text: str) -> str:
+    """Returns the letters of a sequence, and the masks in it, by the rules of this module."""
+    for rule in _LEFT_OUT:
+        text = rule.sub("", text)
+    parts = _MASKS.split(text)
+    return "".join(part if place % 2 else part.upper() for place, part in enumerate(parts))
 
-    Entries between < and > are special, and stand for nothing in a sequence.
-    """
-    plain = [entry for entry in vocabulary if not (entry.startswith("<") and entry.endswith(">"))]
+
+def normalizer() -> normalizers.Sequence:
+    """Returns the rules of this module for the library, which keeps the places of letters."""
+    left_out = [normalizers.Replace(tokenizers.Regex(it.pattern), "") for it in _LEFT_OUT]
+    capitals = [normalizers.Replace(it, it.upper()) for it in string.ascii_lowercase]
+    return normalizers.Sequence([*left_out, *capitals])
+
+
+def unknown(text: str, vocabulary: token_ids.Tokenizer) -> Counter[str]:
+    """Returns how often each letter that no entry has stands in a sequence; none in other texts."""
+    known = vocabulary.letters
+    if not known or not {*text} - known:
+        return Counter()
+    counts = Counter(cleaned(text))
+    return Counter({letter: count for letter, count in counts.items() if letter not in known})
+
+
+def table(counts: Mapping[str, int]) -> str:
+    """Returns the commonest letters with their numbers, in words."""
+    shown = sorted(counts.items(), key=lambda it: (-it[1], it[0]))[:_SHOWN]
+    others = f" and {len(counts) - _SHOWN} others" if len(counts) > _SHOWN else ""
+    return ", ".join(f"{letter!r} {count:,}" for letter, count in shown) + others
+
+
+def warn(counts: Mapping[str, int]) -> None:
+    """Warns of letters that were read as unknown, if there are any."""
+    if counts:
+        logging.warning("Letters read as unknown: %s", table(counts))
+
+
+def known(vocabulary: Iterable[str]) -> frozenset[str]:
+    """Returns the letters that entries have."""
+    return frozenset("".join(entry for entry in vocabulary if not _is_special(entry)))
+
+
+def _is_special(entry: str) -> bool:
+    """Returns whether an entry stands for nothing in a sequence."""
+    return entry.startswith("<") and entry.endswith(">")
+
+
+def pattern(vocabulary: Sequence[str]) -> str:
+    """Returns the regex that matches the text of one entry: the longest k-mer, else a letter."""
+    plain = [entry for entry in vocabulary if not _is_special(entry)]
     sizes = sorted({len(entry) for entry in plain} - {0, 1}, reverse=True)
     choices = []
     for size in sizes:

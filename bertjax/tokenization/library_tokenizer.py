@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import string
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -113,6 +112,13 @@ class LibraryTokenizer(byte_bpe.OfLibrary):
         if class_of(config) == japanese.CLASS:  # what cuts stands in no file
             japanese.check(config)
             self._library.pre_tokenizer = japanese.cutter(config)
+        cut = {"Regex": letters.pattern(self.vocabulary)}
+        steps = list(_steps(fields.get("pre_tokenizer"), "pretokenizers"))
+        is_esm = class_of(config) == letters.CLASS
+        if is_esm or any(step.get("pattern") == cut for step in steps):
+            self.letters = letters.known(self.vocabulary)
+        if is_esm:
+            self._library.normalizer = letters.normalizer()
         is_remade = class_of(config) in (*BERT_CLASSES, japanese.CLASS)
         counted = (*BERT_FLAGS, *japanese.FIELDS) if is_remade else ()
         self._counted = [
@@ -288,11 +294,10 @@ def of_letters(
     config: Mapping[str, Any],
     *,
     tokenizer_class: str = letters.CLASS,
-    is_uppercased: bool = False,
 ) -> LibraryTokenizer:
     """Returns EsmTokenizer with the entries of a vocab.txt, k-mers of letters among them or not.
 
-    White space in a text does not count.
+    Its rules for a text are those of `letters`; a small letter is unknown to transformers'.
     Source: transformers, models/esm/tokenization_esm.py.
     """
     given: dict[str, Any] = {f"{role}_token": name for role, name in letters.SPECIALS.items()}
@@ -304,9 +309,8 @@ def of_letters(
     if more := {key: token for key, token in listed if ids.get(_content(token)) != int(key)}:
         given[added_tokens.DECODER] = more
     library: Any = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=named(given, "unk")))
-    if is_uppercased:
-        replaced = (normalizers.Replace(it, it.upper()) for it in string.ascii_lowercase)
-        library.normalizer = normalizers.Sequence(list(replaced))
+    if tokenizer_class != letters.CLASS:  # whose files have no rules for a text
+        library.normalizer = letters.normalizer()
     cut = pre_tokenizers.Split(tokenizers.Regex(letters.pattern(entries)), "isolated")
     library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), cut])
     library.decoder = decoders.Fuse()
@@ -543,14 +547,14 @@ def _around(whole: tokenizers.Tokenizer, roles: Mapping[str, int]) -> tuple[int,
     return before, after, len(between)
 
 
-def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields the steps of a normalizer, also inside sequences."""
+def _steps(part: Any, name: str = "normalizers") -> Iterator[Mapping[str, Any]]:
+    """Yields the steps of a part, also inside sequences, which list them by `name`."""
     if not isinstance(part, Mapping):
         return
     if part.get("type") != "Sequence":
         yield part
-    for step in part.get("normalizers") or ():
-        yield from _steps(step)
+    for step in part.get(name) or ():
+        yield from _steps(step, name)
 
 
 def _content(token: Any) -> str:

@@ -28,6 +28,8 @@ from bertjax.tokenization import (
 MODEL_CONFIG_FILE = "config.json"
 # Source: transformers 5.24, MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS.
 CLASS_DOES_NOT_COUNT = ("modernbert",)
+# The class of a model's tokenizer where no file names one, as transformers' AutoTokenizer has it.
+CLASSES = {"esm": letters.CLASS}
 
 
 def settings(directory: epath.Path) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def settings(directory: epath.Path) -> dict[str, Any]:
     if model.get("model_type") in CLASS_DOES_NOT_COUNT:
         return config | {library_tokenizer.CLASS_FIELD: token_ids.LIBRARY_CLASS}
     field = library_tokenizer.CLASS_FIELD
-    named = config.get(field) or model.get(field)
+    named = config.get(field) or model.get(field) or CLASSES.get(str(model.get("model_type")))
     name = library_tokenizer.class_of({field: named})
     if name and name not in library_tokenizer.READ_CLASSES:
         raise ValueError(

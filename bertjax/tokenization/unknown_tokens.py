@@ -54,7 +54,7 @@ class UnknownTokens:
             where = f"; of {self.unread:,} texts at least half (first: {self.first_unread})"
         logging.warning(
             "%s%d of %d tokens are [UNK]%s: the model's vocabulary lacks them, and the model "
-            "cannot read them; use a model of the language",
+            "cannot read them; use a model of this language or alphabet",
             f"{source}: " if source else "", self.unknown, self.tokens, where,
         )  # fmt: skip
 

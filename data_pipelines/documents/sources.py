@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from absl import logging
 from etils import epath
 
+from bertjax.data import fasta as fasta_files
 from bertjax.files import atomic, directories, opening, path_lists
 from data_pipelines.documents import languages
 from data_pipelines.formats import (
@@ -79,7 +80,7 @@ FORMATS: dict[str, base.Format] = {
     ),
     "fasta": base.Format(
         help=".fasta .fastq",
-        suffixes=(".fasta", ".fa", ".faa", ".fna", ".fastq", ".fq"),
+        suffixes=fasta_files.SUFFIXES,
         check=fasta.check,
         read=fasta.read,
         uses=("both_strands",),

@@ -210,7 +210,7 @@ def _unit_splitter(options: Options) -> Callable[[str], Iterable[str]]:
 
 
 def _letters_of(chunk: str) -> Iterator[str]:
-    yield from chunk.upper()
+    yield from letters.cleaned(chunk)
 
 
 def _of_letters(counts: Mapping[str, int], options: Options) -> tokenizer.Tokenizer:
@@ -218,9 +218,7 @@ def _of_letters(counts: Mapping[str, int], options: Options) -> tokenizer.Tokeni
     return library_tokenizer.of_letters(
         letters.entries(options.alphabet, counts.keys()),
         {},
-        # ESM-2's own rule: a small letter is unknown.
         tokenizer_class=letters.CLASS if is_esm2 else token_ids.LIBRARY_CLASS,
-        is_uppercased=not is_esm2,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from bertjax.data import records
 from bertjax.tokenization import tokenizer
 from data_pipelines import build, train_vocabulary
-from data_pipelines.documents import sources
+from data_pipelines.documents import deduplication, sources
 from data_pipelines.formats import fasta
 from tests.data_pipelines import conftest
 
@@ -33,9 +33,26 @@ def test_fastq_is_read_without_qualities_compressed_too(tmp_path):
     assert read(tmp_path / "a.fastq.gz") == [("r1", "ACGT"), ("r2", "NNA")]
 
 
+def test_sequences_as_people_have_them_are_the_same_sequences(tmp_path):
+    written = b"\xef\xbb\xbf>a M\xfcller\r\n        1 mktay iakqr\r\n       11 mk*\r\n>b\r\nMKT\r\n"
+    (tmp_path / "a.fasta").write_bytes(written + written.replace(b">a", b">\xfc"))
+    names, texts = zip(*read(tmp_path / "a.fasta"), strict=True)
+    assert names == ("a", "b", "\ufffd", "b") and texts == ("MKTAYIAKQRMK", "MKT") * 2
+    (tmp_path / "b.fasta").write_bytes(written.replace(b"\r\n", b"\r"))
+    assert read(tmp_path / "b.fasta") == [("a", "MKTAYIAKQRMK"), ("b", "MKT")]
+
+
+def test_a_copy_in_small_letters_is_a_copy(tmp_path):
+    (tmp_path / "a.fna").write_text(">a\nACGTACGT\n>b\nacgtACGT*\n>c\nACGTT\n")
+    log = sources.Log()
+    once = deduplication.filter_for("documents", log)(sources.documents(str(tmp_path / "a.fna")))
+    assert [it.id for it in once] == ["a", "c"] and log.removed == {"documents": 1}
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        ("a.fa", ">a\nMKT\n".encode("utf-16").decode("latin1"), "a.fa is not UTF-8 text; .*utf-16"),
         ("a.fa", "MKTAYI\n", "begins with 'M'; FASTA begins with '>'"),
         ("a.fa", "; note\nMKT\n", r"a.fa:2 is 'MKT', before any header"),
         ("a.fq", READS[:-4], r"a.fq:5 begins a record of FASTQ that is not one"),
@@ -43,7 +60,7 @@ def test_fastq_is_read_without_qualities_compressed_too(tmp_path):
     ],
 )
 def test_what_is_not_one_is_named(tmp_path, name, text, message):
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_bytes(text.encode("latin1"))
     with pytest.raises(ValueError, match=message):
         read(tmp_path / name)
 
@@ -69,7 +86,7 @@ def test_both_strands_are_read_and_stay_on_one_side(tmp_path):
     for n, sequence in enumerate(sequences):
         assert both[f"s{n}"] == sequence
         assert both[f"s{n}#2"] == "".join(pairs[base] for base in reversed(sequence))
-    assert fasta.reverse_complement("acRN", "s") == "NYgt"
+    assert fasta.reverse_complement("ACRN", "s") == "NYGT"
     with pytest.raises(ValueError, match="the sequence P2 has E, F, which are not bases"):
         fasta.reverse_complement("ACDEF", "P2")
 
