@@ -314,7 +314,7 @@ class FillMask(SavedModel):
     """Options of `bertjax.fill_mask`."""
 
     sentences: tuple[str, ...] = command_line.option(
-        "Texts with [MASK]; without any those of --input.", positional=True, default=()
+        "Texts with [MASK], in place of --input.", positional=True, default=()
     )
     input: list[str] | None = _input()
     num_candidates: int = command_line.option("Tokens per mask.", default=5, at_least=1)

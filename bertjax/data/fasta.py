@@ -26,7 +26,7 @@ class Sequence(NamedTuple):
 
 
 def begins(head: bytes) -> bool:
-    """Returns whether the beginning of a file is that of FASTA or FASTQ."""
+    """Returns whether a file is FASTA or FASTQ, by its beginning."""
     return head.removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(_HEADERS)
 
 

@@ -297,7 +297,7 @@ def of_letters(
 ) -> LibraryTokenizer:
     """Returns EsmTokenizer with the entries of a vocab.txt, k-mers of letters among them or not.
 
-    Its rules for a text are those of `letters`; a small letter is unknown to transformers'.
+    The module `letters` has the rules for a text; a small letter is unknown to transformers'.
     Source: transformers, models/esm/tokenization_esm.py.
     """
     given: dict[str, Any] = {f"{role}_token": name for role, name in letters.SPECIALS.items()}

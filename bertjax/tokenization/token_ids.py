@@ -78,7 +78,7 @@ class Tokenizer:
     `base` is the tokenizer without `added_tokens`, which other files than its own add to it.
     `keeps_blanks` is true if white space is part of the tokens: a single word then has the ids
     that it has inside a text only with a space before it, and a mask takes the space before it.
-    `letters` are those of the entries if a text is a sequence (the module `letters`), else none.
+    `letters` are the entries' letters if a text is a sequence (the module `letters`), else none.
     """
 
     kind: str
