@@ -144,7 +144,8 @@ def columns(path: epath.PathLike, rules: Rules = EXACT) -> pyarrow.Table:
     """Returns the columns of a .csv, .tsv or .parquet file; other names are read as .csv.
 
     Columns of CSV and TSV are strings as they stand in the file, columns of Parquet have its types.
-    Rows are the rows of `rows`. ValueError if two columns have one name.
+    Rows are the rows of `rows`; with `rules.blank_lines`, rows of delimiters alone are among them
+    but for those beneath the table. ValueError if two columns have one name.
     """
     suffix = _suffix_of_columns(path)
     if suffix not in (*FIELDS, ".parquet"):
@@ -174,7 +175,13 @@ def row_lines(path: epath.PathLike, num_rows: int, rules: Rules = EXACT) -> Sequ
     # A blank line, or a line end in quotes, adds to the lines alone.
     if num_lines + (last != b"\n") == num_rows + first - 1:
         return range(first, first + num_rows)
-    return [row.number for row in rows(path, rules, suffix)]
+    if not rules.blank_lines:
+        return [row.number for row in rows(path, rules, suffix)]
+    with opening.opened(path, rules.encoding) as file:
+        head, numbered = _begun(lines(file), path, suffix, rules)
+        fields = FIELDS[suffix](numbered, path, rules, head)
+        numbers = [number for number, it in fields if it and (it != [""] or suffix != ".tsv")]
+    return numbers[1 : 1 + num_rows]
 
 
 def _suffix_of_columns(path: epath.PathLike) -> str:
@@ -209,7 +216,11 @@ def _text_columns(path: epath.PathLike, suffix: str, rules: Rules) -> pyarrow.Ta
     is_blank = functools.reduce(pyarrow.compute.and_, is_empty)
     if not pyarrow.compute.any(is_blank).as_py():
         return table
-    return table.filter(pyarrow.compute.invert(is_blank))
+    is_row = pyarrow.compute.invert(is_blank)
+    if rules.blank_lines:
+        places = pyarrow.compute.indices_nonzero(is_row).to_pylist()
+        return table.slice(0, 1 + max(places, default=-1))
+    return table.filter(is_row)
 
 
 def _read_text(file: opening.File, width: int, head: _Head, block: int) -> pyarrow.Table:
@@ -230,7 +241,7 @@ def _read_text(file: opening.File, width: int, head: _Head, block: int) -> pyarr
 
 def _check_rows(path: epath.PathLike, suffix: str, rules: Rules) -> None:
     """Raises a ValueError with the line of the first row that has a fault."""
-    for row in rows(path, rules, suffix):
+    for row in rows(path, dataclasses.replace(rules, blank_lines=False), suffix):
         if row.fault:
             raise ValueError(f"{path}:{row.number}: {row.fault.message}")
 

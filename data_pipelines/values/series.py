@@ -66,7 +66,11 @@ def read(options: Any, like: Mapping[str, Any]) -> File:
             if given := getattr(options, name):
                 raise faults.unread(f"--{name}", given, "an array has no names of columns", "")
         return _of_array(options.input)
-    table = value_tables.Table(options.input, options.reading)
+    # Where no column names times or series, a row of empty cells is a step without values.
+    named = ("time_column", "series_column")
+    empty_rows = not any(getattr(options, name) or like.get(name) for name in named)
+    reading = dataclasses.replace(options.reading, empty_rows=empty_rows)
+    table = value_tables.Table(options.input, reading)
     options = _as_before(options, like, table)
     _check_columns(table, options)
     series = tuple(Series(name, rows) for name, rows in _by_series(table, options).items())
@@ -259,7 +263,12 @@ def _with_times(
     if cells[column].kind == TIME:
         micros = np.rint(np.nan_to_num(times) * 1e6).astype(np.int64)
         times = np.where(np.isnan(times), np.datetime64("NaT"), micros.view("datetime64[us]"))
-    series = tuple(dataclasses.replace(it, times=times[it.rows]) for it in file.series)
+    is_empty = [it.values < 0 if it.kind == TEXT else np.isnan(it.values) for it in cells.values()]
+    rows = [it.rows[~np.all(is_empty, axis=0)[it.rows]] for it in file.series]
+    series = tuple(
+        dataclasses.replace(it, rows=kept, times=times[kept])
+        for it, kept in zip(file.series, rows, strict=True)
+    )
     timed = dataclasses.replace(file, series=series)
     if fault := _fault(timed, column, cells, options):
         if options.time_column or options.grid:
@@ -279,8 +288,8 @@ def _with_times(
 
 def _fault(file: File, column: str, cells: Mapping[str, value_tables.Cells], options: Any) -> str:
     """Returns why times cannot be used: some are empty, or do not rise; "" if they can."""
-    seconds = cells[column].values
-    if (empty := np.flatnonzero(np.isnan(seconds))).size:
+    seconds, rows = cells[column].values, np.concatenate([it.rows for it in file.series])
+    if (empty := np.sort(rows[np.isnan(seconds[rows])])).size:
         first = file.place(int(empty[0]))
         return f"the column {column!r} has {empty.size:,} empty cells, the first in {first}"
     falls = ((it, np.flatnonzero(np.diff(seconds[it.rows]) <= 0)) for it in file.series)

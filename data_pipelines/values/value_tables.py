@@ -25,18 +25,25 @@ WHOLE_TYPES = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16,
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How the text of tables is read: `missing` are texts of empty cells, in every column."""
+    """How the text of tables is read: `missing` are texts of empty cells, in every column.
+
+    With `empty_rows`, a row of delimiters alone is a row.
+    """
 
     delimiter: str = delimiters.AUTO
     encoding: str = text_encodings.UTF8
     missing: tuple[str, ...] = ()
     decimal: str = spellings.AUTO
+    empty_rows: bool = False
 
     @property
     def rules(self) -> tables.Rules:
         """The rules for the rows of a file."""
         return tables.Rules(
-            delimiter=self.delimiter, encoding=self.encoding, encoding_option="--encoding"
+            delimiter=self.delimiter,
+            encoding=self.encoding,
+            encoding_option="--encoding",
+            blank_lines=self.empty_rows,
         )
 
 

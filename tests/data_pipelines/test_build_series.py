@@ -232,6 +232,22 @@ def test_several_series_without_the_option_are_warned_of_or_refused(tmp_path, ca
     assert read(path, series_column="machine").reading["time_column"] == "hour"
 
 
+def test_a_row_of_empty_cells_is_a_step_without_values(tmp_path):
+    """Those beneath the table are Excel's, and a line without anything is none."""
+    (tmp_path / "t.csv").write_text("a;b\n1;2\n;\n\n3;x\n5;6\n;\n;\n")
+    file = read(tmp_path / "t.csv", channels="a")
+    np.testing.assert_array_equal(file.series[0].values[:, 0], [1, np.nan, 3, 5])
+    assert [file.place(row).rsplit(":")[-1] for row in range(4)] == ["2", "3", "5", "6"]
+
+
+@pytest.mark.parametrize("named", ["", "t"])
+def test_a_row_without_any_cell_has_no_time(tmp_path, named):
+    (tmp_path / "t.csv").write_text("t;a\n2026-01-01;1\n;\n2026-01-02;3\n2026-01-03;4\n")
+    file = read(tmp_path / "t.csv", time_column=named)
+    assert file.series[0].values.tolist() == [[1], [3], [4]]
+    assert file.reading["step"] == "1D" and file.place(file.series[0].rows[1]).endswith(":4")
+
+
 @pytest.mark.parametrize("grid", ["", "1h"])
 def test_the_training_part_decides_what_is_a_number_and_how_it_is_spelt(tmp_path, caplog, grid):
     """Most of the later cells are words, or have another decimal mark."""
