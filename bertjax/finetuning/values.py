@@ -24,6 +24,7 @@ from bertjax.finetuning import base, feature_sets
 from bertjax.models import classification, layers, parts, values
 from bertjax.models import encoder as encoders
 from bertjax.options import finetuning as options_lib
+from bertjax.scores import baselines
 from bertjax.scores import classification as scores
 from bertjax.tasks import base as tasks
 
@@ -308,17 +309,21 @@ class ValueScorer(base.ClassScorer):
         labels = self.reader.features(name).columns["labels"]
         described = self.reader.described
         if described.kind == CLASSES:
-            found = {"accuracy": scores.accuracy(labels, outputs["predictions"])}
+            found = {
+                "accuracy": scores.accuracy(labels, outputs["predictions"]),
+                "constant_loss": baselines.entropy(np.bincount(labels)),
+            }
             if described.size == 2:
                 margins = outputs["logits"][:, 1] - outputs["logits"][:, 0]
-                found["roc_auc"] = scores.roc_auc(labels, margins)
+                found |= {"roc_auc": scores.roc_auc(labels, margins), "chance_roc_auc": 0.5}
             return found
         errors = outputs["predictions"].astype(np.float64) - labels
         if described.kind == FORECAST:
             return self._forecast_scores(name, errors)
         of_mean = labels.mean(axis=0, dtype=np.float64) - labels
         return _number_scores(errors, described) | {
-            f"mean_{name}": value for name, value in _number_scores(of_mean, described).items()
+            "constant_loss": float((of_mean**2).mean()),
+            **{f"mean_{name}": it for name, it in _number_scores(of_mean, described).items()},
         }
 
     def _forecast_scores(self, name: str, errors: np.ndarray) -> dict[str, float]:
@@ -336,11 +341,11 @@ class ValueScorer(base.ClassScorer):
         for prefix, error in (("", errors), ("naive_", naive)):
             found[f"{prefix}mse"] = float((error[is_observed] ** 2).mean())
             found[f"{prefix}mae"] = float(np.abs(error[is_observed]).mean())
-        for number, channel in enumerate(rows.index.channels if rows.index else ()):
-            of_channel = errors[is_observed & (rows.channels == number)[:, None]]
-            if of_channel.size:
-                in_units = np.abs(of_channel).mean() * rows.index.deviations[number]
-                found[f"mae_in_units/{channel}"] = float(in_units)
+            for number, channel in enumerate(rows.index.channels if rows.index else ()):
+                of_channel = error[is_observed & (rows.channels == number)[:, None]]
+                if of_channel.size:
+                    in_units = np.abs(of_channel).mean() * rows.index.deviations[number]
+                    found[f"{prefix}mae_in_units/{channel}"] = float(in_units)
         return found
 
     def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str] | None:

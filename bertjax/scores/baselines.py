@@ -10,7 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-# Score -> its baselines, of which the best is compared.
+import numpy as np
+
+# Score -> its baselines, of which the best is compared. Both may end in "/" and a channel.
 BASELINES: dict[str, tuple[str, ...]] = {
     "mlm_loss": ("unigram_loss",),
     "lm_loss": ("unigram_loss",),
@@ -24,15 +26,18 @@ BASELINES: dict[str, tuple[str, ...]] = {
     "category_loss": ("frequencies_loss",),
     "category_accuracy": ("most_frequent_accuracy",),
     "accuracy": ("majority_accuracy", "chance"),
+    "loss": ("constant_loss",),
+    "roc_auc": ("chance_roc_auc",),
     "macro_f1": ("majority_macro_f1",),
     "exact": ("majority_exact",),
     "f1": ("majority_f1",),
     "mse": ("naive_mse",),
     "rmse": ("mean_rmse",),
     "mae": ("naive_mae", "mean_mae"),
+    "mae_in_units": ("naive_mae_in_units",),
 }
 NAMES = tuple(dict.fromkeys(name for names in BASELINES.values() for name in names))
-LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae")
+LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae", "in_units")
 # Below this share of its baseline a loss has learnt something; others are compared as they are.
 LEARNT = {"discriminator_loss": 0.97}
 
@@ -41,9 +46,10 @@ def best(scores: Mapping[str, Any]) -> dict[str, str]:
     """Returns the name of the best baseline of each score that has one."""
     found = {}
     for name in scores:
-        known = [it for it in BASELINES.get(name, ()) if math.isfinite(scores.get(it, math.nan))]
-        if known:
-            choose = min if name.endswith(LOWER_IS_BETTER) else max
+        metric, slash, channel = name.partition("/")
+        names = [f"{it}{slash}{channel}" for it in BASELINES.get(metric, ())]
+        if known := [it for it in names if math.isfinite(scores.get(it, math.nan))]:
+            choose = min if _is_lower_better(name) else max
             found[name] = choose(known, key=lambda it: scores[it])
     return found
 
@@ -68,9 +74,19 @@ def not_better(scores: Mapping[str, Any]) -> list[str]:
 
 def _is_better(name: str, scores: Mapping[str, Any], baseline: str) -> bool:
     value, level = float(scores[name]), LEARNT.get(name, 1.0) * float(scores[baseline])
-    if name.endswith(LOWER_IS_BETTER):
+    if _is_lower_better(name):
         return value < level
     return value > level or value == level == 1.0  # nothing is better
+
+
+def _is_lower_better(name: str) -> bool:
+    return name.partition("/")[0].endswith(LOWER_IS_BETTER)
+
+
+def entropy(counts: np.ndarray) -> float:
+    """Returns the loss (nats) of predicting the shares of all classes for everything."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
 
 
 def share_entropy(share: float) -> float:

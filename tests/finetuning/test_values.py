@@ -104,6 +104,8 @@ def test_a_number_of_a_tables_rows_is_learnt_and_predicted_in_its_units(tmp_path
     of_mean = np.abs(labels - labels.mean())
     assert found["mean_mae"] == pytest.approx(of_mean.mean(), rel=1e-4)
     assert found["mean_rmse"] == pytest.approx(labels.std(), rel=1e-4)
+    scaled = labels.std() / np.array(described.deviations[0])
+    assert found["constant_loss"] == pytest.approx(scaled**2, rel=1e-4)
 
 
 def test_a_forecast_beats_the_last_value_and_is_scored_beside_it(tmp_path):
@@ -147,6 +149,10 @@ def test_only_the_head_learns_classes_from_a_frozen_encoder(tmp_path):
     frozen = {"optimizer.frozen": (r"encoder\..*",), "finetuning.pooling": "mean"}
     found = finetuned(start, tmp_path / "r", tmp_path / "probe", 5.0, **frozen)
     assert found["accuracy"] > 0.9 and found["roc_auc"] > 0.95
+    labels = value_rows.columns(records.open(tmp_path / "r" / "heldout"))["labels"]
+    share = labels.mean()
+    entropy = -share * np.log(share) - (1 - share) * np.log(1 - share)
+    assert found["constant_loss"] == pytest.approx(entropy, rel=1e-6) and found["loss"] < entropy
     before, after = (checkpoint.load_params(path)[0] for path in (start, tmp_path / "probe"))
     for name in ("patches", "empty"):
         for leaf, value in before["encoder"]["embeddings"][name].items():
@@ -286,6 +292,11 @@ def test_a_score_in_units_is_the_error_of_the_channel(forecaster):
     for number, channel in enumerate(("level", "flow")):
         error = np.abs(predicted - truth)[rows.columns["channel"] == number]
         assert found[f"mae_in_units/{channel}"] == pytest.approx(error.mean(), rel=1e-3)
+        of_naive = values.naive_forecast(rows.columns, values.Labels.of(heldout.manifest, "r"))
+        of_naive = rows.index.in_units(of_naive, rows.columns["channel"])
+        error = np.abs(of_naive - truth)[rows.columns["channel"] == number]
+        naive = found[f"naive_mae_in_units/{channel}"]
+        assert naive == pytest.approx(error.mean(), rel=1e-3)
 
 
 def test_forecasts_are_drawn_in_units_against_time(forecaster):

@@ -27,6 +27,8 @@ SERIES = {"value_loss": 0.3, "mean_loss": 0.9, "last_value_loss": 0.4, "interpol
         ({"accuracy": 1.0, "majority_accuracy": 1.0}, []),  # one class: nothing is better
         ({"mse": 0.5, "naive_mse": 0.6, "mae": 0.5, "naive_mae": 0.5}, []),
         ({"rmse": 3.0, "mean_rmse": 2.0, "mae": 2.0, "mean_mae": 2.0}, ["rmse", "mae"]),
+        ({"mae_in_units/a": 3.0, "naive_mae_in_units/a": 2.0}, ["mae_in_units/a"]),
+        ({"mae_in_units/a": 1.0, "naive_mae_in_units/a": 2.0, "naive_mae_in_units/b": 0.5}, []),
     ],
 )
 def test_a_score_that_is_no_better_than_the_best_of_its_baselines_is_named(scores, worse):
