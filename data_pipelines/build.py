@@ -191,7 +191,7 @@ class _Judge:
             vocab_size=self._vocabulary.vocab_size,
             masked_lm_prob=self._options.masked_lm_prob,
             split=self._options.split,
-            kind=self._vocabulary.load().kind,
+            kind=health.kind_of(self._vocabulary.load().describe()),
             options=self._options.content(),
         )
         if warnings and self._options.strict:

@@ -132,6 +132,9 @@ def main(options: Options) -> None:
         logging.warning("transformers cannot have this vocabulary: %s", why)
     trained, measured, lost = train_vocabulary(options)
     command_line.print_report(f"vocabulary of {trained.vocab_size:,} entries in {options.output}")
+    if trained.letters:
+        share, held_out = measured.unknown_rate, f"{measured.words:,} held-out sequences"
+        return command_line.print_report(f"on {held_out}: {share:.4%} of the letters unknown")
     command_line.print_report(
         f"on {measured.words:,} held-out words: {measured.granularity}, "
         f"{measured.unknown_rate:.4%} of the tokens unknown",

@@ -21,6 +21,7 @@ from tokenizers import normalizers
 from bertjax.tokenization import token_ids
 
 CLASS = "EsmTokenizer"
+FIELD = "letters"  # of what manifests keep of a tokenizer
 # Role -> its token, as ESM-2 and the Nucleotide Transformer name them.
 SPECIALS = {"cls": "<cls>", "pad": "<pad>", "sep": "<eos>", "unk": "<unk>", "mask": "<mask>"}
 _FIRST = ("<cls>", "<pad>", "<eos>", "<unk>")

@@ -182,7 +182,8 @@ class LibraryTokenizer(byte_bpe.OfLibrary):
 
     def describe(self) -> dict[str, Any]:
         """Returns what manifests keep; the hash covers the file and what else counts."""
-        return self.described(self._content + json.dumps(self._counted, sort_keys=True).encode())
+        content = self._content + json.dumps(self._counted, sort_keys=True).encode()
+        return self.described(content) | ({letters.FIELD: True} if self.letters else {})
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes tokenizer.json as it was read, and tokenizer_config.json."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from bertjax.tokenization import tokenizer
+from bertjax.tokenization import letters, tokenizer
 from data_pipelines.documents import cuts, segmenters, sentences, sources
 from data_pipelines.objectives import examples
 from data_pipelines.reports import by_script, losses, statistics
@@ -189,6 +189,7 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
         sentence_cuts=num_cuts,
         is_text=is_text,
         scripts_seen=scripts_seen,
+        unknown_letters=letters.unknown("".join(texts), vocabulary),
     )
     counts = counts[counts > 0]
     if continues is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertjax.data import masking, records
-from bertjax.tokenization import tokenizer
+from bertjax.tokenization import letters, tokenizer
 from data_pipelines.objectives import pairing
 from data_pipelines.reports import losses
 
@@ -146,14 +146,14 @@ def warnings(
 ) -> list[Warning]:
     """Returns the warnings about the statistics of a manifest, or about the part that is known.
 
-    A held-out split may be small. `kind` is the tokenizer's: integers have no words and sentences.
-    The `options` of the build are not advised again.
+    A held-out split may be small. `kind` is from `kind_of`: integers and letters have no words and
+    sentences. The `options` of the build are not advised again.
     """
     facts = _Facts(
         *(statistics, max_seq_length, pair_objective, vocab_size, masked_lm_prob),
         {"pair_objective": pair_objective, **(options or {})},
     )
-    checks = _CHECKS_OF_INTEGERS if kind == tokenizer.IntegerTokenizer.kind else _CHECKS
+    checks = _CHECKS_OF.get(kind, _CHECKS)
     all_warnings = [Warning(name, text) for check in checks for name, text in check(facts)]
     passed_over = ("few_documents", "few_examples") if split == "heldout" else ()
     return [warning for warning in all_warnings if warning.name not in passed_over]
@@ -168,9 +168,14 @@ def of_manifest(manifest: records.Manifest) -> list[Warning]:
         vocab_size=manifest.tokenizer["vocab_size"],
         masked_lm_prob=manifest.masked_lm_prob,
         split=manifest.arguments.get("split", "all"),
-        kind=manifest.tokenizer.get("kind", ""),
+        kind=kind_of(manifest.tokenizer),
         options=manifest.arguments,
     )
+
+
+def kind_of(described: Mapping[str, Any]) -> str:
+    """Returns which checks the records of a tokenizer have, by what manifests keep of it."""
+    return letters.FIELD if described.get(letters.FIELD) else described.get("kind", "")
 
 
 def reading(statistics: Mapping[str, Any], documents: int, lines: int) -> list[Warning]:
@@ -264,7 +269,7 @@ def _blank_lines_text(facts: _Facts) -> str:
     )
 
 
-def _duplicates(facts: _Facts) -> _Found:
+def _copied_documents(facts: _Facts) -> _Found:
     if facts.exceeds("duplicate_document_share", DUPLICATE_DOCUMENT_SHARE):
         yield (
             "duplicate_documents",
@@ -272,6 +277,9 @@ def _duplicates(facts: _Facts) -> _Found:
             "one; the model learns them by heart, and a random segment may really be the next one: "
             "build with --deduplicate=documents, which leaves the copies out",
         )
+
+
+def _copied_lines(facts: _Facts) -> _Found:
     if facts.exceeds("duplicate_line_share", DUPLICATE_LINE_SHARE):
         lines = facts.of("repeated_lines") or []
         most = "; ".join(f"{line!r} {count:,} times" for line, count in lines[:3])
@@ -281,6 +289,16 @@ def _duplicates(facts: _Facts) -> _Found:
             "headers, licences and menus that web pages repeat; the model spends its training on "
             f"them{f' (at least: {most})' if most else ''}: build with --deduplicate=lines, which "
             "keeps the first of each, or remove what is not text of the document",
+        )
+
+
+def _letters(facts: _Facts) -> _Found:
+    if facts.exceeds("unknown_rate", UNKNOWN_RATE):
+        yield (
+            "unknown_letters",
+            f"{facts.of('unknown_rate'):.1%} of the letters are unknown to the vocabulary, as "
+            f"{letters.table(dict(facts.of('unknown_letters') or ()))}: look whether these are "
+            "sequences of its alphabet (`train_vocabulary --alphabet`)",
         )
 
 
@@ -495,7 +513,13 @@ def _long_words(facts: _Facts) -> _Found:
 
 
 _CHECKS = (
-    *(_reading, _documents, _duplicates, _vocabulary, _sentences, _used, _pairs, _examples),
-    *(_masks, _long_words),
+    *(_reading, _documents, _copied_documents, _copied_lines, _vocabulary, _sentences, _used),
+    *(_pairs, _examples, _masks, _long_words),
 )
-_CHECKS_OF_INTEGERS = (_reading, _duplicates, _pairs, _examples, _masks)
+# Kind of a tokenizer -> the checks of text that is not prose.
+_CHECKS_OF = {
+    tokenizer.IntegerTokenizer.kind: (
+        *(_reading, _copied_documents, _copied_lines, _pairs, _examples, _masks),
+    ),
+    letters.FIELD: (_reading, _copied_documents, _letters, _pairs, _examples, _masks),
+}

@@ -12,7 +12,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.data import record_files, records
-from bertjax.tokenization import tokenizer
+from bertjax.tokenization import letters, tokenizer
 from data_pipelines.objectives import pairing
 from data_pipelines.reports import by_script, health, losses
 from data_pipelines.reports import statistics as statistics_lib
@@ -23,6 +23,13 @@ LABEL_WIDTH, LINE_WIDTH = 24, 100
 LEGEND = "«word» hidden by [MASK], «word→other» by another token, «word=» shown as it is"
 
 _LONG_LINES = f"{{:.2%}} of those of {statistics_lib.MIN_LINE_CHARACTERS} characters and more"
+
+# Figures of prose, which sequences of letters are not.
+_OF_PROSE = {
+    *("sentences", "sentences_per_document", "sentence_cuts", "sentence_length", "words"),
+    *("tokens_per_word", "one_sentence_document_share", "one_line_document_share", "scripts"),
+    *("copied_line_share", "duplicate_line_share", "repeated_lines"),
+}
 
 # A title, and labels with their figures in words.
 Group = tuple[str, list[tuple[str, str]]]
@@ -56,7 +63,7 @@ def lines(
 
 def groups(manifest: records.Manifest) -> list[Group]:
     """Returns the figures that a manifest has, each in words and with its unit."""
-    statistics = manifest.statistics
+    statistics = shown_statistics(manifest)
     sections = [
         ("Records", _record_rows(manifest)),
         ("Languages", _language_rows(manifest)),
@@ -73,6 +80,12 @@ def groups(manifest: records.Manifest) -> list[Group]:
         ("What is to be predicted", _target_rows(statistics)),
     ]
     return [(title, rows) for title, rows in sections if rows]
+
+
+def shown_statistics(manifest: records.Manifest) -> Mapping[str, Any]:
+    """Returns the statistics of a manifest that say something about its kind of text."""
+    left_out = _OF_PROSE if letters.FIELD in manifest.tokenizer else ()
+    return {name: value for name, value in manifest.statistics.items() if name not in left_out}
 
 
 def _record_rows(manifest: records.Manifest) -> list[tuple[str, str]]:
@@ -155,6 +168,8 @@ def _text_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     size = rows.text("bytes", ", {:,} bytes of UTF-8")
     rows.add("characters", "characters", "{:,}" + each + size)
     rows.add("unknown tokens", "unknown_rate", "{:.3%}")
+    if unknown := statistics.get("unknown_letters"):
+        rows.found.append(("letters read as unknown", letters.table(dict(unknown))))
     rows.add(
         "words that lose marks", "lost_marks_share", lost.replace("{", "{{").replace("}", "}}")
     )

@@ -44,7 +44,7 @@ def page(
         _warnings(health.of_manifest(manifest) if warnings is None else warnings),
         '<section class="columns">',
         *(f"<div><h2>{title}</h2>{_table(rows)}</div>" for title, rows in report.groups(manifest)),
-        *_plots(manifest.statistics),
+        *_plots(report.shown_statistics(manifest)),
         "</section>",
         _examples(examples),
     ]

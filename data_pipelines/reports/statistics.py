@@ -22,7 +22,7 @@ from data_pipelines.reports import by_script, distinct, losses, scripts
 # A shorter line that comes twice ("Yes.", "Chapter II", "* * *") says nothing about a corpus.
 MIN_LINE_CHARACTERS = 20
 
-FREQUENT_SHOWN, REPEATED_SHOWN = 10, 5
+FREQUENT_SHOWN, REPEATED_SHOWN, LETTERS_SHOWN = 10, 5, 50
 
 # A sentence of more tokens is long: 60 is much even for a statute.
 LONG_SENTENCE = 100
@@ -81,6 +81,7 @@ class CorpusTally:
     script_characters: Mapping[str, int] = dataclasses.field(default_factory=dict)
     script_tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
     script_unknown_tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    unknown_letters: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -95,6 +96,7 @@ class CorpusTally:
         sentence_cuts: int = 0,
         is_text: bool = True,
         scripts_seen: by_script.ScriptCounts = by_script.NONE,
+        unknown_letters: Mapping[str, int] | None = None,
     ) -> CorpusTally:
         """Returns the counts of a block: its documents' plain text, sentences and token ids.
 
@@ -140,6 +142,7 @@ class CorpusTally:
             script_characters=scripts_seen.characters,
             script_tokens=scripts_seen.tokens,
             script_unknown_tokens=scripts_seen.unknown_tokens,
+            unknown_letters=unknown_letters or {},
         )
 
     def _long_sentence_share(self) -> float:
@@ -203,6 +206,9 @@ class CorpusTally:
         if self.changed_words:
             figures["lost_marks_share"] = self.changed_words / self.compared_words
             figures["lost_marks"] = losses.commonest(self.changes)
+        if self.unknown_letters:
+            commonest = distinct.most_frequent(self.unknown_letters, LETTERS_SHOWN)
+            figures["unknown_letters"] = [list(item) for item in commonest.items()]
         texts = self.documents - self.empty_documents
         if not (texts and self.tokens):
             return figures
