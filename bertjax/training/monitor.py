@@ -152,7 +152,7 @@ class Monitor:
         self._steps_since_start, self._seconds_before = 0, progress.seconds
         self._late_hours = OVERRUN * options.hours  # from here on a warning is worth a line
         self._restart_clock(0.0)
-        self._has_checked_plateau = False
+        self._has_checked_plateau = self._has_written = False
         self._is_at_chance = False
 
     def begin(self, step: int, phase: PhaseFacts) -> None:
@@ -207,6 +207,8 @@ class Monitor:
             self._count_skipped(step, record_positions)
         if step % self._options.log_every_steps == 0 or step == self._options.last_step:
             self._write(step, report, phase)
+        elif not self._has_written:  # the first line of metrics may be minutes away
+            self._writer.progress(step, self._averages())
 
     def reaches_mark(self, step: int) -> bool:
         """Returns whether a step, the last one submitted, is the first with the words of a mark.
@@ -285,7 +287,8 @@ class Monitor:
             "is infinite: see train/loss and train/grad_norm in metrics.jsonl before you use it"
         )
 
-    def _write(self, step: int, report: state.StepReport, phase: PhaseFacts) -> None:
+    def _averages(self) -> dict[str, float]:
+        """Returns the scalars of the losses and metrics since the last line."""
         means = self.progress.means
         averages = {name: mean.value() for name, mean in means.items() if mean.weight}
         scalars = {f"train/{name}": value for name, value in averages.items()}
@@ -295,6 +298,12 @@ class Monitor:
         ]
         if all(means[name].weight for name in self._options.objectives if name in means):
             scalars["train/loss"] = float(np.sum(losses))
+        return scalars
+
+    def _write(self, step: int, report: state.StepReport, phase: PhaseFacts) -> None:
+        means, scalars = self.progress.means, self._averages()
+        averages = {name: mean.value() for name, mean in means.items() if mean.weight}
+        self._has_written = True
         if self.progress.words:
             scalars["train/words"] = float(self.progress.words)
         if (epochs := self._options.epochs(step)) is not None:

@@ -459,7 +459,7 @@ def _examples(facts: _Facts) -> _Found:
             "frequent_token",
             f"{facts.of('most_frequent_token_share'):.0%} of what is to be predicted is "
             f"{facts.of('most_frequent_token')!r}; a model that always answers it looks good and "
-            "knows nothing: remove markup, fillers and tables from the text",
+            "knows nothing: remove fillers, as markup, tables and runs of one letter",
         )
 
 

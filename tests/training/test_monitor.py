@@ -134,7 +134,14 @@ def test_averages_over_an_interval_are_weighted_means_of_its_finite_steps():
         np.testing.assert_allclose(line["train/mlm_loss"], expected, rtol=1e-6)
         np.testing.assert_allclose(line["train/nsp_loss"], 0.5, rtol=1e-6)
         np.testing.assert_allclose(line["train/loss"], expected + 0.5, rtol=1e-6)
-    assert lines.progress_lines == lines.scalar_lines
+        assert lines.progress_lines[end] == line
+
+
+def test_the_steps_before_the_first_line_are_shown():
+    watch, lines = make_monitor()
+    run(watch, [report(loss=2.0), report(loss=4.0), *[GOOD] * 7])
+    assert list(lines.progress_lines) == [1, 2, 3, 4, 8] and list(lines.scalar_lines) == [4, 8]
+    assert lines.progress_lines[2]["train/loss"] == 3.5
 
 
 def test_the_loss_of_a_line_is_the_sum_that_is_minimized():

@@ -1,6 +1,8 @@
 """FASTA and FASTQ: each sequence is a document under the first word of its header."""
 
+import dataclasses
 import gzip
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from bertjax.tokenization import tokenizer
 from data_pipelines import build, train_vocabulary
 from data_pipelines.documents import deduplication, sources
 from data_pipelines.formats import fasta
+from data_pipelines.reports import health, report
 from tests.data_pipelines import conftest
 
 PROTEINS = ">sp|P1 first\nMKTAYI\nAKQR\n\n>P2\nACD EF*\n; a comment\n>P3\n"
@@ -91,13 +94,12 @@ def test_both_strands_are_read_and_stay_on_one_side(tmp_path):
         fasta.reverse_complement("ACDEF", "P2")
 
 
-def test_proteins_become_records_of_whole_sequences_in_packed_rows(tmp_path):
-    (tmp_path / "a.fasta").write_text(
-        "".join(f">p{n}\n{'MKTAYIAKQRQISFVKSHFS'[: 5 + n % 15]}\n" for n in range(60))
-    )
+def test_proteins_become_records_of_whole_sequences_in_packed_rows(tmp_path, capsys):
+    proteins = "".join(f">p{n}\n{'MKTAYIAKQRQISFVKSHFS'[: 5 + n % 15]}\n" for n in range(60))
+    (tmp_path / "a.fasta").write_text(f"{proteins}>odd\nmjk*TJ\n")
     letters = {"kind": "letters", "alphabet": "esm2"}
     text, vocabulary = str(tmp_path / "a.fasta"), str(tmp_path / "v")
-    train_vocabulary.train_vocabulary(train_vocabulary.Options(text, vocabulary, **letters))
+    train_vocabulary.main(train_vocabulary.Options(text, vocabulary, **letters))
     sizes = {"max_seq_length": 64, "num_shards": 1, "short_seq_prob": 0.0}
     rows = {"pair_objective": "none", "packing": "best_fit", "mask": "none"}
     build.build(conftest.options(text, vocabulary, tmp_path / "r", **sizes, **rows))
@@ -105,4 +107,16 @@ def test_proteins_become_records_of_whole_sequences_in_packed_rows(tmp_path):
     known = tokenizer.load(record_set.directory)
     assert record_set.manifest.is_packed and record_set.manifest.tokenizer["vocab_size"] == 33
     assert known.kind == "tokenizers" and record_set.manifest.statistics["tokens"] >= 60 * 5
-    assert record_set.manifest.statistics["example_unknown_rate"] == 0
+    assert record_set.manifest.statistics["unknown_letters"] == [["J", 2], ["*", 1]]
+    assert {it.name for it in health.of_manifest(record_set.manifest)} == {
+        *("duplicate_documents", "few_examples", "row_limit", "frequent_token")
+    }
+    shown = "\n".join(report.lines(record_set.manifest))
+    assert "'J' 2, '*' 1" in shown
+    assert not re.search("sentence|blank|word|asked for", shown + capsys.readouterr().out)
+    page = (record_set.directory / build.REPORT_FILE).read_text()
+    assert "Length of examples" in page and "Length of sentences" not in page
+    counts = {"unknown_rate": 0.2, "unknown_letters": [["J", 2]]}
+    manifest = dataclasses.replace(record_set.manifest, statistics=counts)
+    (warning,) = health.of_manifest(manifest)
+    assert warning.name == "unknown_letters" and "'J' 2" in warning.text
