@@ -8,41 +8,44 @@ DIR gets a record directory for each part: train, heldout and test.
 from __future__ import annotations
 
 import dataclasses
-import glob
 import hashlib
-import io
 import os
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import pyarrow
-from PIL import Image, UnidentifiedImageError
+from absl import logging
+from PIL import Image, ImageColor
 
 from bertjax.cli import command_line
 from bertjax.data import pictures, records
 from bertjax.files import opening, tables
 from bertjax.options import faults
-from data_pipelines.values import value_records, value_tables
+from data_pipelines.values import (
+    class_labels,
+    picture_files,
+    picture_survey,
+    value_records,
+    value_tables,
+)
 
 SCALINGS = ("standard", "imagenet", "half")
 # Source: torchvision, the models' weights; facebookresearch/mae, main_pretrain.py.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 MOST_MEASURED = 10_000  # training images whose channels are averaged
-# A picture of more pixels is refused: it may be a file made to exhaust memory.
-MOST_PIXELS = 1 << 28
+DEFAULT_PARTS = "0.8,0.1,0.1"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(value_records.Options):
     """The input, and what a row is."""
 
-    taken = ("size", "patch", "channels", "scaling")
+    taken = ("size", "patch", "channels", "scaling", "pixel_range", "background")
     kept = {"channel_means": "", "channel_deviations": "", "labels": "labels"}
 
     input: str = command_line.option(
         "a glob of picture files (PNG, JPEG and others that Pillow reads); a .parquet file with "
-        "the bytes of such files; or a .npy or .npz file with uint8 [images, height, width] or "
+        "the bytes of such files; or a .npy or .npz file with [images, height, width] or "
         "[images, height, width, channels]"
     )
     size: int = command_line.option(
@@ -64,98 +67,50 @@ class Options(value_records.Options):
         choices=lambda: SCALINGS,
         default="standard",
     )
+    pixel_range: str = command_line.option(
+        "the values that become black and white in pictures of more than 8 bits, such as 0,4095; "
+        "unset: 0 and 65535 in those of 16 bits, and others are refused",
+        default="",
+    )
+    background: str = command_line.option(
+        "the colour behind transparent pixels, such as black or #808080", default="white"
+    )
+    skip_damaged: bool = command_line.option(
+        "leave out pictures that cannot be read, and log them", default=False
+    )
     parts: str = command_line.option(
         "images, or shares, of the parts train, heldout and test, with commas between them; they "
-        "are dealt by a hash of their pixels, so that copies are in one part",
-        default="0.8,0.1,0.1",
+        f"are dealt by a hash of their pixels, so that copies are in one part; unset: "
+        f"{DEFAULT_PARTS}, or with like one part",
+        default="",
     )
 
-
-class _Source(Protocol):
-    """Pictures by their numbers."""
-
-    def __len__(self) -> int: ...
-
-    def image(self, number: int) -> Image.Image: ...
-
-    def name(self, number: int) -> str: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class _Files:
-    paths: list[str]
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def name(self, number: int) -> str:
-        return self.paths[number]
-
-    def image(self, number: int) -> Image.Image:
-        path = self.paths[number]
-        return _opened(opening.read(path, opening.TOKENIZER_BYTES), path)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Bytes:
-    """A column of a table, with the bytes of a picture file in each row."""
-
-    path: str
-    column: pyarrow.ChunkedArray
-
-    def __len__(self) -> int:
-        return len(self.column)
-
-    def name(self, number: int) -> str:
-        return f"row {number + 1} of {self.path}"
-
-    def image(self, number: int) -> Image.Image:
-        held = self.column[number].as_py()
-        # Hugging Face's datasets keep {"bytes": ..., "path": ...}.
-        held = held.get("bytes") if isinstance(held, dict) else held
-        if not isinstance(held, bytes):
-            raise ValueError(f"{self.name(number)} has no bytes of a picture: {held!r:.60}")
-        return _opened(held, self.name(number))
-
-
-def _opened(content: bytes, name: str) -> Image.Image:
-    """Returns the picture of a file; ValueError if it is none, or too large."""
-    try:
-        opened = Image.open(io.BytesIO(content))
-        if opened.width * opened.height > MOST_PIXELS:
-            raise ValueError(
-                f"{name} has {opened.width:,} x {opened.height:,} pixels, more than "
-                f"{MOST_PIXELS:,}: make it smaller"
-            )
-        opened.load()
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise ValueError(f"{name} is not a whole picture: {error}") from error
-    return opened
-
-
-@dataclasses.dataclass(frozen=True)
-class _Array:
-    path: str
-    pixels: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def name(self, number: int) -> str:
-        return f"{self.path}[{number}]"
-
-    def image(self, number: int) -> Image.Image:
-        pixels = self.pixels[number]
-        return Image.fromarray(
-            pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
-        )
+    @property
+    def rules(self) -> picture_files.Rules:
+        """How pictures are read; ValueError for an option that is not possible."""
+        try:
+            background = ImageColor.getrgb(self.background)[:3]
+        except ValueError:
+            must = "the name of a colour, or #rrggbb"
+            raise faults.wrong("--background", self.background, must) from None
+        pixel_range = None
+        if self.pixel_range:
+            try:
+                low, high = map(float, self.pixel_range.split(","))
+            except ValueError:
+                low = high = 0.0
+            if not 0 < high - low < np.inf:
+                must = "the values of black and of white, the larger one last, such as 0,4095"
+                raise faults.wrong("--pixel_range", self.pixel_range, must)
+            pixel_range = low, high
+        return picture_files.Rules(self.channels, background, pixel_range)
 
 
 @dataclasses.dataclass(frozen=True)
 class Pictures:
     """The pictures of a part."""
 
-    source: _Source
+    source: picture_files.Source
     numbers: np.ndarray
     options: Options
     labels: np.ndarray | None = None
@@ -176,8 +131,11 @@ class Pictures:
         return row
 
     def _pixels(self, number: int) -> np.ndarray:
-        options = self.options
-        return pictures.resized(self.source.image(number), options.size, channels=options.channels)
+        return _resized(self.source.picture(number).image, self.options)
+
+
+def _resized(image: Image.Image, options: Options) -> np.ndarray:
+    return pictures.resized(image, options.size, channels=options.channels)
 
 
 Statistics = Mapping[str, Any]
@@ -192,37 +150,46 @@ class _Builder:
                 f"--size is {options.size}, --patch {options.patch} and --channels "
                 f"{options.channels}; the size must be a multiple of the patch, and channels 1 or 3"
             )
-        self.options, self.source = options, _source(options)
-        self.parts = {"": np.arange(len(self.source))}
-        if known is None:
-            self.parts = value_records.by_part(_parts(self.source, options))
+        self.options = options
+        self.source = picture_files.source(options.input, options.array, options.rules)
+        labels = _labels(self.source, options) if options.labels else None
+        self._digests, survey = _surveyed(self.source, options)
+        rows = np.array([*self._digests])
+        self._pixel_range = survey.pixel_range
+        self.parts = {"": rows}
+        if known is None or options.parts:
+            parts = value_records.by_part(_parts([*self._digests.values()], options))
+            self.parts = {part: rows[places] for part, places in parts.items()}
+        self._classes = []
+        if labels is not None:
+            where = f"{options.labels!r} of {options.input}"
+            self._classes = class_labels.read(labels, where, rows, self.source.name)
         self._labels: np.ndarray | None = None
 
     def fit(self) -> Statistics:
         """Returns the moments of the training part, and the classes of all parts."""
-        options = self.options
-        training = Pictures(self.source, self.parts["train"], options)
-        means, deviations = _moments(training, options)
+        training = Pictures(self.source, self.parts["train"], self.options)
+        means, deviations = _moments(training, self.options)
         fitted: dict[str, Any] = {
-            "patch": options.patch, "channel_means": means, "channel_deviations": deviations
+            "patch": self.options.patch, "channel_means": means, "channel_deviations": deviations
         }  # fmt: skip
-        if options.labels:
-            names = [str(name) for name in sorted({*_given_labels(self.source, options)})]
-            fitted["labels"] = {"kind": "classes", "names": names}
-        return self.adopt(fitted)
+        return self.adopt(fitted | self._pixel_range)
 
     def adopt(self, fitted: Statistics) -> Statistics:
-        """Returns the decisions; ValueError if a picture is of another class."""
-        options = self.options
-        if not options.labels:
+        """Returns the decisions; ValueError if a picture is of another class.
+
+        Labels that the records have not are those of this input.
+        """
+        if not self._classes:
             return fitted
         if "labels" not in fitted:
-            raise faults.unread("--labels", options.labels, f"{options.like} has no labels", "")
-        given = [str(it) for it in _given_labels(self.source, options)]
+            names = [str(name) for name in sorted({*self._classes})]
+            fitted = {**fitted, "labels": {"kind": "classes", "names": names}}
         places = {name: at for at, name in enumerate(fitted["labels"]["names"])}
-        if unknown := sorted({*given} - {*places}):
-            raise ValueError(f"{options.like} has no image of the class {unknown[0]!r}")
-        self._labels = np.array([places[it] for it in given], np.int32)
+        if unknown := sorted({*map(str, self._classes)} - {*places}):
+            raise ValueError(f"{self.options.like} has no image of the class {unknown[0]!r}")
+        self._labels = np.zeros(len(self.source), np.int32)
+        self._labels[[*self._digests]] = [places[str(it)] for it in self._classes]
         return fitted
 
     def rows(self, fitted: Statistics, part: str) -> tuple[Pictures, Statistics]:
@@ -235,7 +202,7 @@ class _Builder:
 
 
 def _restored(statistics: Statistics, path: str) -> Statistics:
-    names = ("patch", "channel_means", "channel_deviations", "labels")
+    names = ("patch", "channel_means", "channel_deviations", "pixel_range", "labels")
     return {name: statistics[name] for name in names if name in statistics}
 
 
@@ -249,76 +216,63 @@ def build(options: Options) -> dict[str, records.Manifest]:
     return value_records.build(options, _Builder, _restored)
 
 
-def _given_labels(source: _Source, options: Options) -> list[Any]:
-    """Returns the class of each image."""
-    if options.labels == "folder":
-        given = [os.path.basename(os.path.dirname(source.name(it))) for it in range(len(source))]
-    elif options.input.endswith(".parquet"):
-        table = tables.columns(options.input)
-        column = value_tables.column(table, options.labels, options.input, "--labels")
-        given = tables.in_microseconds(column).to_pylist()
-        if None in given:
-            raise ValueError(
-                f"row {given.index(None) + 1} of {options.input} has no {options.labels!r}: leave "
-                "such rows out"
-            )
+def _labels(source: picture_files.Source, options: Options) -> Any:
+    """Returns the label of each image as the input has it."""
+    path, name = options.input, options.labels
+    suffix = opening.suffixes(path)[0]
+    if isinstance(source, picture_files.Files):
+        if name != "folder":
+            raise faults.wrong("--labels", name, "folder, for picture files")
+        labels: Any = [os.path.basename(os.path.dirname(it)) for it in source.paths]
+    elif suffix == ".npz":
+        labels = picture_files.named_array(path, name, "--labels")
+    elif suffix == ".parquet":
+        column = value_tables.column(tables.columns(path), name, path, "--labels")
+        labels = tables.in_microseconds(column).to_pylist()
     else:
-        if not options.input.endswith(".npz"):
-            raise ValueError(
-                f"--labels is {options.labels!r}, an array of a .npz file, and --input is "
-                f"{options.input}: for picture files give --labels=folder"
-            )
-        with np.load(options.input, allow_pickle=False) as arrays:
-            if options.labels not in arrays or len(arrays[options.labels]) != len(source):
-                raise ValueError(
-                    f"{options.input} has no array {options.labels!r} with a class for each of "
-                    f"its {len(source):,} images: {', '.join(arrays)}"
-                )
-            given = arrays[options.labels].tolist()
-    return given
+        raise faults.unread("--labels", name, f"{path} has no labels: give a .npz file", "")
+    total = len(labels) if isinstance(labels, list) or labels.ndim else 0
+    if total != len(source):
+        must = f"an array with a label for each of the {len(source):,} images"
+        raise faults.wrong("--labels", name, f"{must}; it has {total:,}")
+    return labels
 
 
-def _source(options: Options) -> _Source:
-    path = options.input
-    if path.endswith((".npy", ".npz")):
-        opening.check_regular(path)
+def _surveyed(
+    source: picture_files.Source, options: Options
+) -> tuple[dict[int, bytes], picture_survey.Survey]:
+    """Returns the hash of each whole picture by its number, and a survey of all of them.
+
+    Raises:
+      ValueError: if a picture is damaged and such are not skipped, or --pixel_range is missing.
+    """
+    digests: dict[int, bytes] = {}
+    survey = picture_survey.Survey(options.rules, options.size)
+    for number in range(len(source)):
         try:
-            array = np.load(path, allow_pickle=False)
-            array = array if isinstance(array, np.ndarray) else array[options.array]
-        except (ValueError, KeyError) as error:
-            raise ValueError(
-                f"{path} holds no plain array {options.array!r} of numpy: {error}"
-            ) from error
-        if (
-            array.dtype != np.uint8
-            or array.ndim not in (3, 4)
-            or array.shape[3:] not in ((), (1,), (3,))
-        ):
-            raise ValueError(
-                f"{path} has the shape {array.shape} of {array.dtype}; it must be uint8 [images, "
-                "height, width], or with 1 or 3 channels behind"
-            )
-        return _Array(path, array)
-    if path.endswith(".parquet"):
-        table = tables.columns(path)
-        return _Bytes(path, value_tables.column(table, options.array, path, "--array"))
-    found = sorted(it for it in glob.glob(path, recursive=True) if os.path.isfile(it))
-    if not found:
-        raise FileNotFoundError(f"{path} matches no file; give a glob, such as 'scans/**/*.png'")
-    return _Files(found)
+            picture = source.picture(number)
+        except picture_files.DamagedError as fault:
+            if not options.skip_damaged:
+                raise ValueError(f"{fault}. --skip_damaged leaves out such pictures") from fault
+            logging.warning("%s. It is left out", fault)
+            continue
+        survey.add(source.name(number), picture)
+        digests[number] = hashlib.blake2b(_resized(picture.image, options).tobytes()).digest()
+    if not digests:
+        raise ValueError(f"{options.input} has no picture that can be read")
+    if skipped := len(source) - len(digests):
+        logging.warning("--skip_damaged: %d of %d pictures are left out", skipped, len(source))
+    survey.report()
+    return digests, survey
 
 
-def _parts(source: _Source, options: Options) -> np.ndarray:
+def _parts(digests: Sequence[bytes], options: Options) -> np.ndarray:
     """Returns the number of the part of each image, -1 for none, by the order of their hashes."""
-    whole = Pictures(source, np.arange(len(source)), options)
-    digests = [
-        hashlib.blake2b(whole.take(np.array([at]))[records.PIXELS_FEATURE].tobytes()).digest()
-        for at in range(len(source))
-    ]
-    order = sorted(range(len(source)), key=digests.__getitem__)
-    sizes = value_tables.part_sizes(options.parts, len(source), value_records.PARTS)
-    by_place = np.repeat([*range(len(value_records.PARTS)), -1], [*sizes, len(source) - sum(sizes)])
-    parts = np.empty(len(source), np.int64)
+    total = len(digests)
+    order = sorted(range(total), key=digests.__getitem__)
+    sizes = value_tables.part_sizes(options.parts or DEFAULT_PARTS, total, value_records.PARTS)
+    by_place = np.repeat([*range(len(value_records.PARTS)), -1], [*sizes, total - sum(sizes)])
+    parts = np.empty(total, np.int64)
     last, part = b"", 0
     for place, number in enumerate(order):
         if digests[number] != last:  # a copy goes with the first

@@ -87,6 +87,11 @@ def resized(picture: Image.Image, size: int, *, channels: int) -> np.ndarray:
     return np.asarray(square, np.uint8).reshape(size, size, channels)
 
 
+def cut_share(sides: tuple[int, int], size: int) -> float:
+    """Returns the share of a picture of these sides that `resized` cuts off."""
+    return 1 - min(sides) / max(sides)
+
+
 def _middle(side: int, short: int, size: int) -> tuple[float, float]:
     """Returns where the middle pixels of a side begin and end, in pixels of the file."""
     whole = int(size * side / short)

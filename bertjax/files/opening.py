@@ -137,18 +137,27 @@ def read_tokenizer(path: epath.PathLike) -> bytes:
     return read(path, TOKENIZER_BYTES)
 
 
-def read_arrays(path: epath.PathLike) -> dict[str, np.ndarray]:
-    """Returns the arrays of an .npz by their names; none may hold Python objects."""
-    content = read(path, TOKENIZER_BYTES)
+@contextlib.contextmanager
+def opened_arrays(
+    path: epath.PathLike, most_bytes: int = TOKENIZER_BYTES
+) -> Iterator[np.lib.npyio.NpzFile]:
+    """Opens the arrays of an .npz by their names; none may hold Python objects."""
+    content = read(path, most_bytes)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             size = sum(member.file_size for member in archive.infolist())
         if size > MOST_GROWTH * len(content) + SETTINGS_BYTES:
             raise ValueError(f"{len(content):,} bytes would become {size:,}")
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+            yield stored
     except _ARRAY_FAULTS as error:
         raise ValueError(f"{path} is damaged ({error})") from error
+
+
+def read_arrays(path: epath.PathLike) -> dict[str, np.ndarray]:
+    """Returns the arrays of an .npz by their names; none may hold Python objects."""
+    with opened_arrays(path) as stored:
+        return {name: stored[name] for name in stored.files}
 
 
 def open_array(path: epath.PathLike) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Images to records: files and arrays, squares, parts without copies, and what training reads."""
 
 import io
+import os
 
 import numpy as np
 import pyarrow
@@ -115,12 +116,20 @@ def test_training_reads_patches_of_crops_and_evaluation_those_of_the_picture(tmp
     ("name", "changes", "message"),
     [
         ("d.npz", {"patch": 3}, "--size is 8, --patch 3"),
-        ("d.npz", {"array": "pictures"}, "holds no plain array 'pictures'"),
+        ("d.npz", {"array": "pictures"}, "--array is 'pictures'; known are images"),
         ("d.npz", {"scaling": "imagenet"}, "--scaling is imagenet, of 3 channels"),
         ("t.parquet", {"array": "image"}, "row 2 of .*t.parquet has no bytes of a picture"),
         ("t.parquet", {}, "--array is 'images'; known are image"),
-        ("*.png", {}, "a.png is not a whole picture"),
+        ("*.png", {}, "a.png cannot be read as a picture .* --skip_damaged"),
         ("*.gif", {}, "matches no file"),
+        ("d.npz", {"pixel_range": "9,9"}, "--pixel_range is '9,9'"),
+        ("d.npz", {"background": "whyte"}, "--background is 'whyte'"),
+        ("d.npz", {"labels": "folder"}, "--labels is 'folder'; known are images"),
+        ("*.png", {"labels": "y"}, "--labels is 'y'; it must be folder"),
+        ("pipe.npz", {}, "pipe.npz is a named pipe"),
+        ("pipe.npy", {}, "pipe.npy is a named pipe"),
+        ("objects.npz", {}, "objects.npz is damaged .*allow_pickle"),
+        ("empty.npy", {}, "empty.npy cannot be read as an array"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, digits, name, changes, message):
@@ -129,5 +138,92 @@ def test_what_does_not_fit_is_named(tmp_path, digits, name, changes, message):
     cells = pyarrow.table({"image": [file.getvalue(), None]})
     parquet.write_table(cells, tmp_path / "t.parquet")
     (tmp_path / "a.png").write_bytes(b"\x89PNG nothing")
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
+    (tmp_path / "empty.npy").write_bytes(b"")
+    np.savez(tmp_path / "objects.npz", images=np.array([{}], object), allow_pickle=True)
+    os.mkfifo(tmp_path / "pipe.npz")
+    os.mkfifo(tmp_path / "pipe.npy")
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as caught:
         build_images.build(options(tmp_path / name, tmp_path / "r", **changes))
+    assert "\n" not in str(caught.value) and not (tmp_path / "r").exists()
+
+
+def test_damaged_pictures_are_skipped_with_their_labels(tmp_path, digits, caplog):
+    for number, picture in enumerate(digits[:6]):
+        folder = tmp_path / ("even" if number % 2 == 0 else "odd")
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(picture).save(folder / f"{number}.png")
+    (tmp_path / "none").mkdir()
+    whole = (tmp_path / "even" / "0.png").read_bytes()
+    for name in ("none/1.png", "even/1.png"):
+        (tmp_path / name).write_bytes(whole[:50])
+    build_images.build(
+        options(
+            tmp_path / "*" / "*.png", tmp_path / "r", labels="folder", parts="1", skip_damaged=True
+        )
+    )
+    made = decoded.read(tmp_path / "r" / "train")
+    classes = {it.tobytes(): number % 2 for number, it in enumerate(digits[:6])}
+    rows = zip(made["pixels"], made["labels"].tolist(), strict=True)
+    assert {it.tobytes(): label for it, label in rows} == classes
+    names = records.Manifest.load(tmp_path / "r" / "train").statistics["labels"]["names"]
+    assert names == ["even", "odd"]
+    said = caplog.text
+    assert "none/1.png" in said and "even/1.png" in said and "2 of 8 pictures are left out" in said
+
+
+def test_labels_that_the_other_records_have_not_come_from_the_new_ones(tmp_path, digits):
+    np.savez(tmp_path / "d.npz", images=digits, y=np.array([b"a", b"b"] * 30))
+    build_images.build(options(tmp_path / "d.npz", tmp_path / "old"))
+    like = {"like": str(tmp_path / "old" / "train"), "labels": "y", "parts": "0.5,0.5"}
+    made = build_images.build(options(tmp_path / "d.npz", tmp_path / "new", **like))
+    old = records.Manifest.load(tmp_path / "old" / "train").statistics
+    for part in ("train", "heldout"):
+        kept = made[part].statistics
+        assert kept["labels"] == {"kind": "classes", "names": ["a", "b"]}
+        assert kept["channel_means"] == old["channel_means"]
+        rows = decoded.read(tmp_path / "new" / part)
+        places = {it.tobytes(): number % 2 for number, it in enumerate(digits)}
+        assert [places[it.tobytes()] for it in rows["pixels"]] == rows["labels"].tolist()
+
+
+def test_arrays_of_more_than_8_bits_are_read_by_the_same_range(tmp_path, digits, caplog):
+    digits[0, 0, :2] = 0, 255
+    wanted = {it.tobytes() for it in digits}
+    arrays = {"a": (digits * np.uint16(257), ""), "b": (digits / 255.0, "0,1")}
+    for name, (array, pixel_range) in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        given = options(
+            tmp_path / f"{name}.npy", tmp_path / name, parts="1", pixel_range=pixel_range
+        )
+        kept = build_images.build(given)["train"].statistics
+        assert {it.tobytes() for it in pixels_of(tmp_path / name / "train")} == wanted
+        assert kept["pixel_range"] == ([0, 1] if pixel_range else [0, 65_535])
+    assert not caplog.text
+    with pytest.raises(ValueError, match=r"--pixel_range .* such as 0,1, .* .*b.npy, .*float64"):
+        build_images.build(options(tmp_path / "b.npy", tmp_path / "c"))
+    like = {"like": str(tmp_path / "b" / "train"), "parts": ""}
+    build_images.build(options(tmp_path / "b.npy", tmp_path / "d", **like))
+    np.testing.assert_array_equal(pixels_of(tmp_path / "d")[..., 0], digits)
+
+
+def test_what_pictures_lose_is_logged_once(tmp_path, caplog):
+    caplog.set_level("INFO")
+    dark = Image.fromarray(np.full((8, 12), 4095, np.uint16))
+    dark.putpixel((0, 0), 0)
+    for name in "ab":
+        dark.save(tmp_path / f"{name}.png")
+    Image.new("L", (8, 8)).save(
+        tmp_path / "c.gif", save_all=True, append_images=[Image.new("L", (8, 8), 9)]
+    )
+    build_images.build(options(tmp_path / "*.*", tmp_path / "r", parts="1"))
+    for text in (
+        "22.2% of a picture on average, at most 33.3%",
+        "1 of 3 pictures have several frames, at most 2, in",
+        "Less than an eighth of the range from black to white is used, shades of 0 to 16 of 255: "
+        "--pixel_range=0,4095",
+    ):
+        assert caplog.text.count(text) == 1
+    caplog.clear()
+    build_images.build(options(tmp_path / "*.*", tmp_path / "s", parts="1", pixel_range="0,2000"))
+    assert "from 0 to 4095, beyond --pixel_range" in caplog.text
+    assert "1 of 3 pictures have 8 bits" in caplog.text

@@ -1,0 +1,91 @@
+"""What a build logs once about all of its pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from bertjax.data import pictures
+from data_pipelines.values import picture_files
+
+LEAST_SPREAD = 255 / 8
+
+
+@dataclasses.dataclass
+class Survey:
+    """Counts of pictures and extremes, the `most` of a name with the picture that has it."""
+
+    rules: picture_files.Rules
+    size: int
+    count: int = 0
+    animated: int = 0
+    wide: int = 0
+    cut: float = 0.0
+    most_frames: tuple[int, str] = (1, "")
+    most_cut: tuple[float, str] = (0.0, "")
+    shades: tuple[int, int] = (255, 0)
+    values: tuple[float, float] = (np.inf, -np.inf)
+
+    def add(self, name: str, picture: picture_files.Picture) -> None:
+        """Counts a picture."""
+        cut = pictures.cut_share(picture.image.size, self.size)
+        self.count += 1
+        self.cut += cut
+        self.most_cut = max((cut, name), self.most_cut)
+        self.animated += picture.frames > 1
+        self.most_frames = max((picture.frames, name), self.most_frames)
+        self.shades = _spread(self.shades, np.ravel(picture.image.getextrema()))
+        if picture.extremes:
+            self.wide += 1
+            self.values = _spread(self.values, picture.extremes)
+
+    @property
+    def pixel_range(self) -> dict[str, Any]:
+        """What a manifest says of pictures of more than 8 bits."""
+        used = self.rules.pixel_range or picture_files.OF_16_BITS
+        return {"pixel_range": [*used]} if self.wide else {}
+
+    def report(self) -> None:
+        """Logs what is cut off, left out, clipped or dark."""
+        if self.cut:
+            share, name = self.most_cut
+            logging.info(
+                "The sides of pictures are cut off: %.1f%% of a picture on average, at most %.1f%% "
+                "of %s", 100 * self.cut / self.count, 100 * share, name,
+            )  # fmt: skip
+        for line in self._warnings():
+            logging.warning(line)
+
+    def _warnings(self) -> Iterator[str]:
+        if self.animated:
+            frames, name = self.most_frames
+            yield (
+                f"{self.animated:,} of {self.count:,} pictures have several frames, at most "
+                f"{frames:,}, in {name}: the first frame of each is read"
+            )
+        low, high = self.values
+        bounds = self.rules.pixel_range
+        if bounds and self.wide < self.count:
+            yield (
+                f"{self.count - self.wide:,} of {self.count:,} pictures have 8 bits, or colours of "
+                "16 bits, of which 8 are read: --pixel_range does not count for them"
+            )
+        if bounds and (low < bounds[0] or high > bounds[1]):
+            yield (
+                f"Pixels are from {low:.9g} to {high:.9g}, beyond --pixel_range: those beyond are "
+                "black or white"
+            )
+        if self.shades[1] - self.shades[0] < LEAST_SPREAD:
+            advice = f": --pixel_range={low:.9g},{high:.9g} uses all of it" if self.wide else ""
+            yield (
+                "Less than an eighth of the range from black to white is used, shades of "
+                f"{self.shades[0]} to {self.shades[1]} of 255{advice}"
+            )
+
+
+def _spread(extremes: tuple[Any, Any], more: Any) -> tuple[Any, Any]:
+    return min(extremes[0], min(more)), max(extremes[1], max(more))
