@@ -178,7 +178,7 @@ class _Builder:
     def adopt(self, fitted: Statistics) -> Statistics:
         """Returns the decisions; ValueError if a picture is of another class.
 
-        Labels that the records have not are those of this input.
+        If the records have no labels, this input decides the classes.
         """
         if not self._classes:
             return fitted

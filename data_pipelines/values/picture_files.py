@@ -1,6 +1,6 @@
 """Pictures of files, tables and arrays, in any mode of Pillow, as upright pictures of 8 bits.
 
-A picture that is damaged, too large or without a range is a ValueError of one line with its name.
+A damaged, very large or rangeless picture is a ValueError of one line with its name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a build logs once about all of its pictures."""
+"""Messages of a build about all of its pictures, such as the shares that are cut off."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Survey:
 
     @property
     def pixel_range(self) -> dict[str, Any]:
-        """What a manifest says of pictures of more than 8 bits."""
+        """The statistics of pictures of more than 8 bits."""
         used = self.rules.pixel_range or picture_files.OF_16_BITS
         return {"pixel_range": [*used]} if self.wide else {}
 
     def report(self) -> None:
-        """Logs what is cut off, left out, clipped or dark."""
+        """Logs pixels that are cut off or clipped, frames that are left out, and dark pictures."""
         if self.cut:
             share, name = self.most_cut
             logging.info(

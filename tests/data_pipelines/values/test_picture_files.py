@@ -103,7 +103,7 @@ def test_the_first_of_several_frames_is_read():
 
 
 def test_a_damaged_file_is_named_in_one_line():
-    """Files are cut, and bytes of them are changed; what is read without a fault is a picture."""
+    """Files are cut, and bytes of them are changed; all others are pictures."""
     whole = [content(COLOURS, kind) for kind in ("png", "jpeg", "gif", "webp", "tiff", "bmp")]
     whole += [content(COLOURS, "jpeg2000"), content(COLOURS, "ico", sizes=[(16, 16)])]
     rng, faults = np.random.default_rng(0), 0
