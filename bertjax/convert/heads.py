@@ -23,6 +23,7 @@ class Head:
     `has_labels`: its outputs are classes with names.
     `module`: the module of an encoder and a decoder, from the configs of both.
     `options`: the options of config.pretraining that train it, where they are not the defaults.
+    `trained_by`: options of config.pretraining that the files state, too.
     `shifted_objective`: the objective that predicts a masked token at the position before it.
     """
 
@@ -33,6 +34,7 @@ class Head:
     has_labels: bool = False
     module: Callable[..., nnx.Module] | None = None
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    trained_by: tuple[str, ...] = ()
     shifted_objective: str = ""
 
 
@@ -44,6 +46,7 @@ HEADS: dict[str, Head] = {
         "image-feature-extraction",
         module=masked_autoencoder.MaskedAutoencoderModel,
         options={"objective": "masked_autoencoder", "masking": "dynamic"},
+        trained_by=("normalized_patches", "masked_lm_prob"),
     ),
     "sequence_to_sequence": Head(
         ("encoder", "decoder", "mlm_head"),

@@ -60,7 +60,7 @@ class Description:
     may be right. `pooling` is the classifier's. `languages` are the names of the languages with
     embeddings, in their order. `is_shifted`: masked tokens are predicted one position to the left.
     `decoder` are the sizes of a decoder, `start_id` and `end_id` the first and last id of its
-    targets, None if unknown.
+    targets, None if unknown. `objective` are options of config.pretraining.
     """
 
     family: base.Family
@@ -75,6 +75,7 @@ class Description:
     decoder: models.EncoderConfig | None = None
     start_id: int | None = None
     end_id: int | None = None
+    objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def head(self) -> str | None:
@@ -117,6 +118,10 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         encoder = _encoder(fields, family, misfits)
         decoder = _decoder(fields, family, encoder, misfits)
     start_id, end_id = _ends(fields, family, misfits)
+    objective = {}
+    for name, (ours, default) in family.objective.items():
+        objective[ours] = fields.get(name, default)
+        misfits += _type_faults(objective[ours], type(default), name)
     pooling = fields.get(family.pooling) or POOLINGS[0]
     if pooling not in POOLINGS:
         misfits.append(faults.unknown(family.pooling, pooling, POOLINGS))
@@ -152,6 +157,7 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         decoder,
         start_id,
         end_id,
+        objective,
     )
 
 
@@ -387,6 +393,7 @@ def _warn(
     names = {
         *family.fields,
         *family.decoder,
+        *family.objective,
         *family.fixed,
         *family.without_effect,
         *family.tokenizer.ids,

@@ -21,6 +21,7 @@ from bertjax.convert import (
     heads,
     huggingface_config,
     huggingface_tokenizer,
+    image_processor,
     names,
     pickled_weights,
     pretrained,
@@ -117,6 +118,8 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         decoder=description.decoder if has_decoder else None,
         start_id=description.start_id if has_decoder else None,
         end_id=description.end_id if has_decoder else None,
+        objective=description.objective,
+        manifest=image_processor.read(directory, sizes) if sizes.embeddings == "patches" else None,
     )
 
 

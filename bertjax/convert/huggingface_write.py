@@ -19,11 +19,13 @@ from bertjax.convert import (
     huggingface_config,
     huggingface_read,
     huggingface_tokenizer,
+    image_processor,
     names,
     pretrained,
     sentence_transformers,
 )
 from bertjax.convert.families import base
+from bertjax.data import records
 from bertjax.models import decoder_sharing
 from bertjax.tokenization import tokenizer
 
@@ -63,6 +65,8 @@ def write(
         )
     (directory / huggingface_config.CONFIG_FILE).write_text(config + "\n")
     (directory / CARD_FILE).write_text(card)
+    if weights.manifest is not None and records.PIXELS_FEATURE in weights.manifest.features:
+        image_processor.write(weights.manifest, directory)
     write_safetensors(tensors, directory / WEIGHTS_FILE, dtype)
     if weights.sentence is not None and weights.head == "none":
         sentence_transformers.write(
@@ -92,6 +96,8 @@ def _config(weights: pretrained.Pretrained, family: base.Family, dtype: str) -> 
         decoder=weights.decoder,
     )
     config["dtype"] = dtype
+    for name, (ours, _) in family.objective.items():
+        config |= {name: weights.objective[ours]} if ours in weights.objective else {}
     if weights.is_regression:
         config["problem_type"] = huggingface_config.REGRESSION
     if weights.is_multi_label:

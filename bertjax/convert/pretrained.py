@@ -16,6 +16,7 @@ from flax import nnx
 from bertjax import models
 from bertjax.convert import families, heads
 from bertjax.convert.families import base
+from bertjax.data import records
 from bertjax.models import decoder_sharing, embedding_sharing, parameters, sentence_vectors
 from bertjax.tokenization import tokenizer
 
@@ -70,6 +71,8 @@ class Pretrained:
     `languages`: names of the languages with embeddings, in their order; () if unknown.
     `is_shifted`: a masked token is predicted at the position before it, like a next token, by the
       same head: `tasks.mixed_rows`.
+    `objective`: the options of config.pretraining that trained it, the head's `trained_by`.
+    `manifest`: the manifest of the records of values that it was trained on, None if unknown.
     """
 
     config: models.EncoderConfig
@@ -91,6 +94,8 @@ class Pretrained:
     sentence: sentence_vectors.SentenceVectors | None = None
     languages: tuple[str, ...] = ()
     is_shifted: bool = False
+    objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    manifest: records.Manifest | None = None
 
     def __post_init__(self):
         tokenizer.check_table(self.vocabulary, self.config.vocab_size, self.source)

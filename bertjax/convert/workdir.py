@@ -17,6 +17,7 @@ from etils import epath
 import bertjax
 from bertjax import config as config_lib
 from bertjax.convert import heads, pretrained
+from bertjax.data import records, value_masking
 from bertjax.models import embedding_sharing, encoder, parameters, sentence_vectors
 from bertjax.tasks import masked_autoencoder, replaced_tokens
 from bertjax.workdirs import checkpoint, reader
@@ -57,11 +58,10 @@ def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
         flat = {path: leaf for path, leaf in flat.items() if path not in unused}
     else:
         is_finetuned = workdir.config.task == "finetuning"
-        objective = workdir.config.pretraining.objective
         fields = (
             _finetuned(workdir)
             if is_finetuned
-            else _pretrained_fields(workdir.meta, flat, objective)
+            else _pretrained_fields(workdir.meta, flat, workdir.config.pretraining)
         )
     return pretrained.Pretrained(
         config=sizes,
@@ -73,6 +73,7 @@ def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
         sentence=sentence,
         languages=tuple(workdir.config.data.languages),
         model_type=workdir.meta.get("converted", {}).get("model_type", ""),
+        manifest=_manifest(workdir.directory / reader.TRAINING_DATA_DIRECTORY),
         **fields,
     )
 
@@ -117,8 +118,17 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
     reader.write_config(meta["config"], directory)
     if weights.vocabulary is not None:
         weights.vocabulary.save(directory / reader.VOCABULARY_DIRECTORY)
+    if weights.manifest is not None:
+        weights.manifest.save(directory / reader.TRAINING_DATA_DIRECTORY)
     with checkpoint.Checkpointer(directory, checkpoint.RetentionOptions()) as checkpointer:
         checkpointer.save_params(parameters.nested(weights.params), meta)
+
+
+def _manifest(directory: epath.Path) -> records.Manifest | None:
+    """Returns the manifest that a run on records of values has kept, None without one."""
+    return (
+        records.Manifest.load(directory) if (directory / records.MANIFEST_FILE).exists() else None
+    )
 
 
 def _source(description: reader.Description) -> str:
@@ -144,7 +154,7 @@ def _decoder(
 
 
 def _pretrained_fields(
-    meta: Mapping[str, Any], params: Mapping[str, np.ndarray], objective: str
+    meta: Mapping[str, Any], params: Mapping[str, np.ndarray], pretraining: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the fields of `Pretrained` about the head of converted or pretrained weights."""
     converted = meta.get("converted", {})
@@ -154,7 +164,8 @@ def _pretrained_fields(
     return {
         "head": head,
         "labels": pretrained.named_labels(labels, params, head),
-        "is_shifted": objective == heads.HEADS[head].shifted_objective,
+        "is_shifted": pretraining.objective == heads.HEADS[head].shifted_objective,
+        "objective": {name: pretraining[name] for name in heads.HEADS[head].trained_by},
         **{name: converted.get(name, default) for name, default in defaults.items()},
         **{name: converted.get(name) for name in ("start_id", "end_id")},
     }
@@ -188,8 +199,10 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
     )
     config.model.dtype = "float32"
     config.data.languages = weights.languages
+    if weights.manifest is not None:
+        config.data.value_meaning = value_masking.described(weights.manifest)
     head = heads.HEADS[weights.head]
-    config.pretraining.update({"pair_loss": "none", **head.options})
+    config.pretraining.update({"pair_loss": "none", **head.options, **weights.objective})
     if weights.is_shifted:
         config.pretraining.objective = head.shifted_objective
     if weights.head == "masked_autoencoder" and weights.decoder is not None:

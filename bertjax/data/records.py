@@ -272,7 +272,8 @@ class Manifest:
         return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
     def save(self, directory: epath.PathLike) -> None:
-        """Writes manifest.json into `directory`, whole or not at all."""
+        """Writes manifest.json into `directory`, which is made if missing, whole or not at all."""
+        epath.Path(directory).mkdir(parents=True, exist_ok=True)
         content = json.dumps(self._to_json(), indent=2, sort_keys=True) + "\n"
         atomic.write(epath.Path(directory) / MANIFEST_FILE, content)
 

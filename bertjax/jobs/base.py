@@ -14,7 +14,7 @@ import jax
 import ml_collections
 import numpy as np
 
-from bertjax.data import contents, mixtures
+from bertjax.data import contents, mixtures, records
 from bertjax.finetuning import base as kinds
 from bertjax.jobs import minimal_pairs, teachers
 from bertjax.jobs.lengths import Phase
@@ -54,13 +54,15 @@ class PhaseData:
 class Data(abc.ABC):
     """The source of a job's batches, with the tokenizer of its text.
 
-    `contents` summarizes the training data; None if it was not counted. The "input_mask" of a batch
+    `contents` summarizes the training data; None if it was not counted. `manifest` is that of the
+    first training records, if they hold values. The "input_mask" of a batch
     is not 0 where there is a token: [rows, ..., length].
     """
 
     config: ml_collections.ConfigDict
     vocabulary: tokenizer.Tokenizer | None = None
     contents: contents.RecordSummary | None = None
+    manifest: records.Manifest | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "config", ml_collections.FrozenConfigDict(self.config))

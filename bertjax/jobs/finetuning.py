@@ -226,7 +226,7 @@ def open_job(
 
 
 def _check_values(config: ml_collections.ConfigDict) -> None:
-    """Raises a ValueError for columns that the pretraining had not; warns of other scaling."""
+    """Raises a ValueError for columns that the pretraining had not."""
     record_set = records.open(config.finetuning.train_file)
     begun = reader.describe(epath.Path(config.init_from)) if config.init_from else None
     stored = begun.config.data.value_meaning if begun else ""
@@ -236,10 +236,6 @@ def _check_values(config: ml_collections.ConfigDict) -> None:
             f"the columns of {record_set.directory} differ from those that {config.init_from} was "
             f"pretrained on ({names}): build them with --like, the records of the pretraining"
         )
-    try:
-        value_masking.check(stored, record_set, f"the pretraining in {config.init_from}")
-    except ValueError as error:
-        logging.warning("%s. The weights learnt other values", error)
     config.data.value_meaning = value_masking.described(record_set.manifest)
 
 
@@ -384,12 +380,14 @@ def _job(
     scorer: kinds.Scorer | None = None,
     teacher: teachers.Teacher | None = None,
 ) -> base.Job:
-    phases = lengths.phases(config)
+    phases, reader = lengths.phases(config), scorer.reader if scorer else None
+    is_of_values = reader is not None and reader.reads_records
+    manifest = records.Manifest.load(config.finetuning.train_file) if is_of_values else None
     return base.Job(
         config=config,
         phases=phases,
         task=finetuning_task(config, teacher),
-        data=FinetuningData(config, tokenizer, reader=scorer.reader if scorer else None),
+        data=FinetuningData(config, tokenizer, reader=reader, manifest=manifest),
         evaluation=_evaluation(config, scorer, phases[-1].end_step),
         teacher=teacher,
         meta=finetuning.checkpoint_meta(config),

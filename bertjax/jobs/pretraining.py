@@ -157,6 +157,7 @@ def open_job(
         config,
         vocabulary=_vocabulary(first),
         contents=held_out.united(train_sets.values()),
+        manifest=None if first.manifest.tokenizer else first.manifest,
         phases=all_phases,
         train_sets=train_sets,
         evaluation_sets=_by_language(evaluation_set),

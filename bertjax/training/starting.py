@@ -244,13 +244,15 @@ def _write_config(run: program.Program, workdir: epath.Path) -> None:
 
 
 def write_workdir(run: program.Program, workdir: epath.Path) -> None:
-    """Writes the config, the vocabulary and the contents of the training records."""
+    """Writes the config, the vocabulary and the contents or scaling of the training records."""
     _write_config(run, workdir)
     if jax.process_index() == 0:
         if vocabulary := run.job.data.vocabulary:
             vocabulary.save(workdir / reader.VOCABULARY_DIRECTORY)
         if contents := run.job.data.contents:
             contents.save(workdir / reader.TRAINING_DATA_DIRECTORY)
+        if manifest := run.job.data.manifest:
+            manifest.save(workdir / reader.TRAINING_DATA_DIRECTORY)
 
 
 def always_kept(run: program.Program) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from jaxtyping import Bool
 
 from bertjax import jobs
 from bertjax.convert import formats, heads, pretrained
+from bertjax.data import value_masking
 from bertjax.jobs import sources, teachers
 from bertjax.models import embedding_sharing, encoder, parameters
 from bertjax.options import faults as faults_lib
@@ -51,6 +53,7 @@ class Target:
     is_shifted: as in `Pretrained`
     parts: as in `tasks.base.BeginsWithParts`; they are taken as well
     decoder_from: the weights of these parts; "": the source's
+    learns: statistics of its records of values, and options of config.pretraining
     """
 
     encoder: encoder.EncoderConfig
@@ -65,6 +68,7 @@ class Target:
     is_shifted: bool = False
     parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     decoder_from: str = ""
+    learns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -140,6 +144,10 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
         is_shifted=heads.HEADS["masked_lm"].shifted_objective == job.config.pretraining.objective,
         parts=job.task.begins if isinstance(job.task, base.BeginsWithParts) else {},
         decoder_from=job.config.finetuning.decoder_from,
+        learns={
+            **(job.config.pretraining if job.config.task == "pretraining" else {}),
+            **(job.data.manifest.statistics if job.data.manifest else {}),
+        },
     )
     warm_start = read(job.config.init_from, target)
     _warn_of_untrained_positions(job.config.init_from, target.max_seq_length)
@@ -214,6 +222,7 @@ def match(weights: pretrained.Pretrained, target: Target) -> WarmStart:
     title = f"config.init_from, {weights.source}, does not fit this run"
     faults_lib.check(title, [*source.faults, *together])
     _warn_of_predictions(source, target)
+    _warn_of_values(weights, target)
     weights = source.weights
     used = {*source.values, *(it for ours, it in source.names.items() if ours in source.values)}
     return WarmStart(
@@ -389,6 +398,19 @@ def _warn_of_predictions(source: Source, target: Target) -> None:
             "taken over, and has to learn that",
             source.weights.source, *_PREDICTED_AT[:: 1 if is_shifted else -1],
         )  # fmt: skip
+
+
+def _warn_of_values(weights: pretrained.Pretrained, target: Target) -> None:
+    """Warns of values with another meaning or scaling, and of another objective of pictures."""
+    learnt = dict(weights.objective)
+    if weights.manifest is not None:
+        learnt |= {name: weights.manifest.statistics.get(name) for name in value_masking.MEANINGS}
+    for name, was in learnt.items():
+        if target.learns and was != (now := target.learns.get(name, was)):
+            logging.warning(
+                "%s is %s in this run, and was %s for %s", name, faults_lib.shown(now),
+                faults_lib.shown(was), weights.source,
+            )  # fmt: skip
 
 
 def _warn_of_bases(theirs: encoder.EncoderConfig, target: Target) -> None:

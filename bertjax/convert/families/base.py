@@ -181,6 +181,7 @@ class Family:
     `constants`: tensors that are not parameters, by name, and values of parameters that a model or
       a file may lack; it takes the sizes of the encoder, and of the decoder if there is one.
     `decoder`: fields of config.json with the sizes of a decoder -> ours, and the defaults.
+    `objective`: fields of config.json -> the option of config.pretraining, and the default.
     `nested`: fields of config.json with the config of a part, encoder and decoder in this order ->
       the part's family; empty if one config has all sizes.
     `shares`: the parts that the files' decoder shares with the encoder, a key of
@@ -217,6 +218,7 @@ class Family:
         [models.EncoderConfig, models.EncoderConfig | None], Mapping[str, np.ndarray]
     ] = lambda config, decoder: {}
     decoder: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
+    objective: Mapping[str, tuple[str, Any]] = dataclasses.field(default_factory=dict)
     nested: Mapping[str, Family] = dataclasses.field(default_factory=dict)
     shares: str = "none"
     of_weights: Mapping[str, Callable[[models.EncoderConfig, Mapping[str, np.ndarray]], Any]] = (

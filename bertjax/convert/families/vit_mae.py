@@ -19,6 +19,7 @@ from bertjax.convert import heads, names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 from bertjax.models import values
+from bertjax.options import faults
 
 ARCHITECTURES = heads.classes("ViTMAE", ("masked_autoencoder", "none"))
 
@@ -82,6 +83,8 @@ def in_patches(fields: Mapping[str, Any]) -> dict[str, Any]:
             f"image_size is {image!r}, patch_size {size!r} and num_channels {channels!r}; the "
             "image must be a square of square patches"
         )
+    if not isinstance(ratio := fields.get("mask_ratio", 0.75), int | float) or not 0 <= ratio <= 1:
+        raise faults.wrong("mask_ratio", ratio, "a share from 0 to 1")
     positions = (square[0] // square[1]) ** 2 + 1
     return {**fields, "positions": positions, "patch_values": square[1] ** 2 * channels}
 
@@ -124,7 +127,7 @@ FAMILY = base.Family(
     fields=FIELDS,
     fixed={"qkv_bias": True},
     stated={"qkv_bias": True},
-    without_effect=base.BOOKKEEPING | {*IMAGE, "mask_ratio", "norm_pix_loss"},
+    without_effect=base.BOOKKEEPING | {*IMAGE},
     architectures=ARCHITECTURES,
     tensors=TENSORS,
     prefix=f"{_BODY}.",
@@ -148,5 +151,9 @@ FAMILY = base.Family(
         "decoder_num_hidden_layers": ("num_hidden_layers", 8),
         "decoder_num_attention_heads": ("num_attention_heads", 16),
         "decoder_intermediate_size": ("intermediate_size", 2_048),
+    },
+    objective={
+        "norm_pix_loss": ("normalized_patches", False),
+        "mask_ratio": ("masked_lm_prob", 0.75),
     },
 )
