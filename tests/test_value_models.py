@@ -11,6 +11,7 @@ import bertjax
 from bertjax import evaluate, inference, recipes, train
 from bertjax.data import records, value_masking, value_rows
 from bertjax.jobs import finetuning as finetuning_job
+from bertjax.training import warm_start
 from bertjax.workdirs import scalars
 from tests import finetuned_workdir, programs, small_values
 
@@ -157,5 +158,6 @@ def test_records_with_other_columns_or_scaling_are_refused_where_the_weights_are
     with pytest.raises(ValueError, match="columns of .*names differ .*'c1', 'other'"):
         finetuning_job.open_job(config)
     config.finetuning.train_file = str(scaled)
-    finetuning_job.open_job(config)
-    assert f"scaling of {scaled} differ" in caplog.text
+    run = train.prepare(config, tmp_path / "run")
+    warm_start.of_job(run.job, run.abstract_state.params)
+    assert "columns is [" in caplog.text and "and was [" in caplog.text

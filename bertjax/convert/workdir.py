@@ -164,7 +164,7 @@ def _pretrained_fields(
     return {
         "head": head,
         "labels": pretrained.named_labels(labels, params, head),
-        "is_shifted": pretraining.objective == heads.HEADS[head].shifted_objective,
+        "is_shifted": pretraining["objective"] == heads.HEADS[head].shifted_objective,
         "objective": {name: pretraining[name] for name in heads.HEADS[head].trained_by},
         **{name: converted.get(name, default) for name, default in defaults.items()},
         **{name: converted.get(name) for name in ("start_id", "end_id")},

@@ -366,12 +366,12 @@ def _write(
 
 def _check(batch: Mapping[str, np.ndarray], described: Mapping[str, Any], first: int) -> None:
     """Raises a ValueError for rows that `write` does not take; they are numbered from `first`."""
-    faulty: dict[str, np.ndarray] = {}
+    faulty: dict[str, Any] = {}
     if records.VALUES_FEATURE in batch:
         values = batch[records.VALUES_FEATURE]
         observed = batch.get(records.OBSERVED_FEATURE, np.ones_like(values))
-        faulty["a value beyond float32"] = ~np.isfinite(values).all(axis=(1, 2))
-        faulty["no observed value"] = ~(observed != 0).any(axis=(1, 2))
+        faulty["a value beyond float32"] = (~np.isfinite(values)).any(axis=(1, 2))
+        faulty["no observed value"] = (observed == 0).all(axis=(1, 2))
     if records.LABELS_FEATURE in batch and described:
         faulty |= _label_faults(batch[records.LABELS_FEATURE], described)
     for fault, rows in faulty.items():
@@ -379,18 +379,18 @@ def _check(batch: Mapping[str, np.ndarray], described: Mapping[str, Any], first:
             raise ValueError(f"row {first + int(rows.argmax())} has {fault}")
 
 
-def _label_faults(labels: np.ndarray, described: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _label_faults(labels: np.ndarray, described: Mapping[str, Any]) -> dict[str, Any]:
     """Returns which labels are not as described, by fault; ValueError for another shape."""
     last = len(described.get("names", ())) - 1
     is_class = described.get("kind") == "classes"
-    outputs = () if is_class else (described.get("horizon", last + 1),)
-    if labels.shape[1:] != outputs or labels.dtype.kind != ("i" if is_class else "f"):
+    outputs = [] if is_class else [described.get("horizon", last + 1)]
+    if [*labels.shape[1:]] != outputs or labels.dtype.kind != ("i" if is_class else "f"):
         must = "[rows] of whole numbers" if is_class else f"[rows, {outputs[0]}] of floats"
         shape = f"{labels.shape} of {labels.dtype}"  # others would broadcast it
         raise faults.wrong("the shape of labels", shape, f"{must}, as statistics['labels'] says")
     if is_class:
         return {f"a label that is not from 0 to {last}, as names": (labels < 0) | (labels > last)}
-    return {"a label that is not a number of float32": ~np.isfinite(labels).all(axis=1)}
+    return {"a label that is not a number of float32": (~np.isfinite(labels)).any(axis=1)}
 
 
 def _encoded(

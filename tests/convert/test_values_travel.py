@@ -6,8 +6,9 @@ import pytest
 
 from bertjax import evaluate, train
 from bertjax.convert import __main__ as convert
-from bertjax.convert import formats
+from bertjax.convert import formats, workdir
 from bertjax.data import records
+from bertjax.workdirs import reader
 from tests import small_runs, small_values
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
@@ -39,8 +40,8 @@ def test_the_manifest_of_the_records_is_kept_and_converted(tmp_path, kind):
     small_runs.untrained(small_values.make_config(kind, tmp_path / "train"), tmp_path / "run")
     convert.convert(tmp_path / "run", tmp_path / "again", format="bertjax")
     assert records.Manifest.load(tmp_path / "again" / "training_data") == manifest
-    config = formats.workdir.as_workdir(formats.read(tmp_path / "again"), tmp_path).config
-    known = formats.workdir.reader.describe(tmp_path / "run").config
+    config = workdir.as_workdir(formats.read(tmp_path / "again"), tmp_path).config
+    known = reader.read(tmp_path / "run").config
     assert config.data.value_meaning == known.data.value_meaning != ""
 
 
