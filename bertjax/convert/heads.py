@@ -23,7 +23,7 @@ class Head:
     `has_labels`: its outputs are classes with names.
     `module`: the module of an encoder and a decoder, from the configs of both.
     `options`: the options of config.pretraining that train it, where they are not the defaults.
-    `trained_by`: options of config.pretraining that the files state, too.
+    `trained_by`: options of config.pretraining that files state.
     `shifted_objective`: the objective that predicts a masked token at the position before it.
     """
 

@@ -48,7 +48,7 @@ def write(manifest: records.Manifest, directory: epath.Path) -> None:
 def read(directory: epath.Path, config: models.EncoderConfig) -> records.Manifest | None:
     """Returns a manifest with the scaling of the file, as of records without shards; None without.
 
-    Warns of pictures that are not cut as those of records.
+    Warns of another size, cut or filter than records have.
     """
     path, length = directory / FILE, config.max_position_embeddings
     if not path.exists():

@@ -1,4 +1,4 @@
-"""What the values of records mean travels with the weights, and is compared where they are read."""
+"""Columns and scaling of records travel with the weights, and are compared where they are read."""
 
 import json
 
