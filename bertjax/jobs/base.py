@@ -54,8 +54,8 @@ class PhaseData:
 class Data(abc.ABC):
     """The source of a job's batches, with the tokenizer of its text.
 
-    `contents` summarizes the training data; None if it was not counted. `manifest` is that of the
-    first training records, if they hold values. The "input_mask" of a batch
+    `contents` summarizes the training data; None if it was not counted. `manifest` belongs
+    to the first training records, if they hold values. The "input_mask" of a batch
     is not 0 where there is a token: [rows, ..., length].
     """
 
