@@ -20,8 +20,9 @@ from etils import epath
 
 from bertjax.cli import command_line
 from bertjax.files import atomic, tables
-from bertjax.options import faults
 from data_pipelines.formats import base
+
+MOST_PASSES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +36,9 @@ class Options:
     output: str = command_line.option("the .fasta file to make")
     cluster_column: str = command_line.option("the column with the cluster", default="cluster")
     sequence_column: str = command_line.option("the column with the sequence", default="sequence")
-    passes: int = command_line.option("members of each cluster, one for each pass", default=1)
+    passes: int = command_line.option(
+        "members of each cluster, one for each pass", default=1, at_least=1, at_most=MOST_PASSES
+    )
     seed: int = command_line.option("seed of the draw", default=12345)
     overwrite: bool = command_line.option("replace the output", default=False)
 
@@ -60,8 +63,7 @@ def draw(options: Options) -> Counts:
     output = epath.Path(options.output)
     if output.exists() and not options.overwrite:
         raise FileExistsError(f"{output} exists; choose another name or give --overwrite")
-    if options.passes < 1:
-        raise faults.wrong("--passes", options.passes, "at least 1")
+    command_line.check(options)
     clusters = members = drawn = 0
     seen: set[bytes] = set()
     with atomic.writing(output) as file:

@@ -13,6 +13,7 @@ from typing import Any
 import ml_collections
 
 from bertjax.cli import command_line, recipe_flag
+from bertjax.options import run
 
 LAYERS = ("last", "second_to_last", "last4", "sum4", "embeddings", "all")
 POOLINGS = ("cls", "mean", "max", "weighted", "last")
@@ -436,7 +437,10 @@ class Start:
     input: str = command_line.option("Files and globs of text, as data_pipelines.build has them.")
     output: str = command_line.option("Directory for all that is made.")
     hours: float = command_line.option(
-        "Longest pretraining; 0: all steps of the recipe.", default=0.0, at_least=0.0
+        "Longest pretraining; 0: all steps of the recipe.",
+        default=0.0,
+        at_least=0,
+        at_most=run.MOST_HOURS,
     )
     normalization: str = command_line.option(
         "Normalization of the text, as in train_vocabulary.", default="nfc"

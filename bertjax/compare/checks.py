@@ -80,6 +80,8 @@ def _trivial(run: runs.Run) -> str | None:
 
 def _warm_up(run: runs.Run) -> str | None:
     options = run.options
+    if run.reads_values:
+        return None
     given = ("schedule.warmup_steps", "schedule.warmup_share", "schedule.warmup_tokens")
     steps, rate = run.series("train/learning_rate")
     if any(options[name] for name in given) or options["init_from"] or not len(rate):
@@ -93,12 +95,11 @@ def _warm_up(run: runs.Run) -> str | None:
 
 def _rate_never_peaks(run: runs.Run) -> str | None:
     rate, peak = run.series("train/learning_rate")[1], run.options["schedule.peak_learning_rate"]
-    warm = run.options["schedule.warmup_steps"]
-    if not run.is_finished or warm <= run.phase_ends[-1] or not len(rate):
+    if not run.is_finished or not len(rate) or run.warmup_steps <= run.phase_ends[-1]:
         return None
     return (
         f"The learning rate rises to {rate.max():.2g} and never reaches its peak of {peak:g}: the "
-        f"warm-up of {warm:,} steps is longer than the run of {run.phase_ends[-1]:,}"
+        f"warm-up of {run.warmup_steps:,} steps is longer than the run of {run.phase_ends[-1]:,}"
     )
 
 
@@ -117,12 +118,14 @@ def _rate_ends_early(run: runs.Run) -> str | None:
 
 def _rate_never_falls(run: runs.Run) -> str | None:
     rate = run.series("train/learning_rate")[1]
-    if not run.is_finished or not len(rate) or rate[-1] < 0.9 * rate.max():
+    # The peak of a short run may lie between two lines.
+    peak = max(run.options["schedule.peak_learning_rate"], rate.max(initial=0))
+    if not run.is_finished or run.reads_values or not len(rate) or rate[-1] < 0.9 * peak:
         return None
-    if run.options["schedule.warmup_steps"] >= run.phase_ends[-1]:
+    if run.warmup_steps >= run.phase_ends[-1]:
         return None  # it still rises
     return (
-        f"The learning rate is {rate[-1]:.2g} at the end, {rate[-1] / rate.max():.0%} of its peak: "
+        f"The learning rate is {rate[-1]:.2g} at the end, {rate[-1] / peak:.0%} of its peak: "
         "a run without a decay ends above the loss that it could have"
     )
 
@@ -280,7 +283,7 @@ def _pairs(run: runs.Run) -> str | None:
 
 def _passes(run: runs.Run) -> str | None:
     count = run.data.passes
-    if count is None or LEAST_PASSES <= count <= MOST_PASSES:
+    if run.reads_values or count is None or LEAST_PASSES <= count <= MOST_PASSES:
         return None
     if count > MOST_PASSES:
         return f"The text is read {count:.0f} times: more text teaches more than more passes"
@@ -355,8 +358,13 @@ def _distance(run: runs.Run, name: str, curve: references.Curve) -> tuple[float,
 
 
 def _at_end(run: runs.Run, name: str) -> float:
-    """Returns the mean of a scalar over the last lines, NaN without them."""
+    """Returns the mean of a scalar over the last lines, NaN without them.
+
+    A single line is the mean of all steps, and says nothing of the end.
+    """
     values = run.series(name)[1]
+    if len(values) < 2:
+        return math.nan
     count = max(1, round(LAST_SHARE * len(values)))
     return float(np.nanmean(values[-count:])) if np.isfinite(values[-count:]).any() else math.nan
 

@@ -13,6 +13,7 @@ from etils import epath
 from matplotlib import figure
 
 from bertjax.compare import checks, references, runs
+from bertjax.files import opening
 from bertjax.scores import baselines
 from bertjax.training import writers
 
@@ -50,7 +51,9 @@ def html(title: str, content: Sequence[str]) -> str:
 
 def is_of_others(path: epath.Path) -> bool:
     """Returns whether a file exists that is none of these pages."""
-    return path.exists() and b'content="bertjax"' not in path.read_bytes()[:200]
+    if not path.exists():
+        return False
+    return opening.is_pipe(path) or b'content="bertjax"' not in path.read_bytes()[:200]
 
 
 def text(compared: Sequence[runs.Run]) -> str:
@@ -122,7 +125,7 @@ def _facts(run: runs.Run) -> dict[str, str]:
         "step": f"{run.step:,}{end}",
         "tokens": _number(run.last("tokens")),
         "hours": _number(run.last("hours"), ".2f"),
-        loss: _number(run.last(loss), ".3f"),
+        **({} if math.isnan(run.last(loss)) else {loss: _number(run.last(loss), ".3f")}),
         "passes over the text": "unknown" if run.data.passes is None else f"{run.data.passes:.1f}",
         "reference curves": ", ".join(one.name for one in run.references) or "none of this data",
     }

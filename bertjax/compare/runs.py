@@ -24,6 +24,8 @@ from bertjax.compare import references as references_lib
 from bertjax.data import contents, records
 from bertjax.files import json_text
 from bertjax.jobs import lengths
+from bertjax.models import encoder_config
+from bertjax.options import faults
 from bertjax.training import writers
 from bertjax.workdirs import reader, scalars
 
@@ -103,6 +105,20 @@ class Run:
         return bool(self.phase_ends) and self.step >= self.phase_ends[-1]
 
     @property
+    def reads_values(self) -> bool:
+        """Whether rows hold values, whose recipes need no warm-up and read them many times."""
+        return self.options["model.embeddings"] not in encoder_config.OF_TOKENS
+
+    @property
+    def warmup_steps(self) -> int:
+        """The steps in which the learning rate rises; 0 where tokens say them."""
+        if self.options["schedule.warmup_tokens"]:
+            return 0
+        if share := self.options["schedule.warmup_share"]:
+            return round(share * self.phase_ends[-1])
+        return self.options["schedule.warmup_steps"]
+
+    @property
     def is_pretraining(self) -> bool:
         return self.options["task"] == "pretraining"
 
@@ -127,14 +143,16 @@ def read(
             "some steps (config.log_every_steps)"
         )
     trained = reader.describe(directory)
-    saved = (
-        trained.meta["config"] if trained else json_text.read_object(directory / reader.CONFIG_FILE)
-    )
+    path = directory / reader.CONFIG_FILE
+    saved = trained.meta["config"] if trained else json_text.read_object(path)
+    faults.check(f"{path} cannot be read", config_lib.type_faults(saved))
     config = ml_collections.ConfigDict(config_lib.completed(saved))
     options, identity = (
         dict(config_lib.flatten(config)),
         dict(trained.meta["identity"]) if trained else {},
     )
+    if (objective := config.pretraining.objective) not in tasks.OBJECTIVES:
+        raise faults.unknown(f"pretraining.objective of {path}", objective, tasks.OBJECTIVES)
     phases = lengths.phases(config) if config.task == "pretraining" else ()
     run = Run(
         name=directory.name,
@@ -233,7 +251,10 @@ def _held_out(directory: str) -> records.RecordSet | None:
         return records.RecordSet(epath.Path(directory), records.Manifest.load(directory))
     except (FileNotFoundError, ValueError) as error:
         if directory:
-            logging.info("The held-out records are not compared: %s", error)
+            logging.info(
+                "The held-out records are not compared: %s. config.data.eval_dir is read from the "
+                "folder of this call", error,
+            )  # fmt: skip
         return None
 
 

@@ -26,6 +26,9 @@ _DRAFT = re.compile(r".+\.[0-9a-f]{32}\.draft", re.DOTALL)
 def writing(path: epath.PathLike) -> Iterator[BinaryIO]:
     """Opens a draft that becomes `path` when the block ends, and is removed if it raises."""
     path = epath.Path(path)
+    if not is_remote(path) and path.exists() and not os.path.isfile(path):
+        kind = "a directory" if path.is_dir() else "a pipe or a device"
+        raise FileExistsError(f"{path} is {kind}, and a file is to be written: give another name")
     draft = path.parent / f"{path.name}.{uuid.uuid4().hex}{DRAFT_SUFFIX}"
     try:
         with draft.open("wb") as file:

@@ -14,6 +14,7 @@ import ml_collections
 import numpy as np
 
 from bertjax import config as config_lib
+from bertjax.options import faults, run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +106,10 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
     for ordinal, name in enumerate(config_lib.phase_names(config)):
         options = _checked(config, name)
         end_step = first_step + options.num_steps
+        if end_step > run.MOST_STEPS:
+            option = f"config.phases.{name}.num_steps"
+            must = f"at most {run.MOST_STEPS - first_step:,}"
+            raise faults.wrong(option, options.num_steps, must, "train for less")
         shared = {
             "max_seq_length": options.max_seq_length,
             "ordinal": ordinal,

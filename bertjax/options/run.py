@@ -16,6 +16,9 @@ from bertjax.options.option import (
 )
 
 BATCH = between(1, 1 << 24)
+MOST_STEPS = 2**31 - 1  # a step is an int32
+STEPS = between(0, MOST_STEPS)
+MOST_HOURS = 100_000
 
 _PRETRAINING = Condition(lambda it: it["task"] != "finetuning", "in finetuning")
 _FINETUNING = Condition(lambda it: it["task"] == "finetuning", "in pretraining")
@@ -48,13 +51,13 @@ def _instead(option: str) -> Condition:
 
 PHASE: dict[str, Option] = {
     "num_steps": Option(
-        1_000_000, "optimizer updates in this phase; 0 leaves the phase out", AT_LEAST_0,
+        1_000_000, "optimizer updates in this phase; 0 leaves the phase out", STEPS,
         read=(_instead("num_epochs"),)),
     "num_epochs": Option(
-        0.0, "passes over the records; if not 0, it replaces num_steps", AT_LEAST_0,
+        0.0, "passes over the records; if not 0, it replaces num_steps", STEPS,
         read=(_instead("num_epochs"),)),
     "num_tokens": Option(
-        0, "batch x length of its steps; if not 0, it replaces num_steps", AT_LEAST_0,
+        0, "batch x length of its steps; if not 0, it replaces num_steps", between(0, 2**62),
         read=(_instead("num_epochs"),)),
     "max_seq_length": Option(
         128, "tokens per sequence", AT_LEAST_1, read=(_instead("max_seq_length"),)),
@@ -128,9 +131,9 @@ RUN: dict[str, Option] = {
 BUDGET: dict[str, Option] = {
     "hours": Option(
         0.0, "the most hours of pretraining: it becomes shorter by a speed measured at the "
-        "start; 0: none", AT_LEAST_0, read=(_PRETRAINING,)),
+        "start; 0: none", between(0, MOST_HOURS), read=(_PRETRAINING,)),
     "extend_to": Option(
-        0, "the last step, from now on, of a run that has begun; 0: as it began", AT_LEAST_0,
+        0, "the last step, from now on, of a run that has begun; 0: as it began", STEPS,
         read=(_PRETRAINING,)),
 }  # fmt: skip
 

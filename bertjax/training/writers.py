@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsFloat
 
+import matplotlib
 import numpy as np
 from etils import epath
 from matplotlib import colormaps, figure
@@ -55,6 +56,9 @@ SCORES_PANEL = "accuracy and other scores"  # fractions; those in percent have a
 
 # The scores of a model that learnt nothing, drawn as dashed lines.
 CHANCE = re.compile(rf"eval/.+/({'|'.join(baselines.NAMES)})")
+
+# Names are drawn as they are: matplotlib would read mathematics between two dollar signs.
+_PLAIN = matplotlib.rc_context({"text.parse_math": False})
 
 OF_MEAN = "eval/mean/"  # the scores of several sets together
 
@@ -244,6 +248,7 @@ class Band(NamedTuple):
     high: Sequence[float]
 
 
+@_PLAIN
 def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
     """Returns the picture of a run: loss, accuracy, learning rate and speed against the step."""
     panels = {
@@ -289,6 +294,7 @@ def draw_trials(curves: Mapping[str, Sequence[Mapping[str, Any]]], score: str) -
     return draw_runs(curves, (("train/loss", "step"), (score, "step")))
 
 
+@_PLAIN
 def draw_runs(
     curves: Mapping[str, Sequence[Mapping[str, Any]]],
     panels: Sequence[tuple[str, str]],

@@ -29,7 +29,8 @@ def line_of(step: int, values: Mapping[str, SupportsFloat]) -> str:
 def read(path: epath.PathLike) -> list[dict[str, Any]]:
     """Returns the lines of a metrics.jsonl, [] if the file does not exist.
 
-    A line that a kill left incomplete is skipped and logged.
+    A line that a kill left incomplete, or that holds another thing than numbers, is skipped and
+    logged.
     """
     return [entry for entry, _ in _complete_lines(epath.Path(path))]
 
@@ -72,7 +73,7 @@ def _complete_lines(path: Path | epath.Path) -> Iterator[tuple[dict[str, Any], s
     for number, line in enumerate(text.splitlines(keepends=True), start=1):
         entry = _parse(line)
         if entry is None:
-            logging.warning("%s, line %d is not complete; it is left out.", path, number)
+            logging.warning("%s, line %d is cut or damaged; it is left out.", path, number)
         else:
             yield entry, line
 
@@ -85,4 +86,7 @@ def _parse(line: str) -> dict[str, Any] | None:
         entry = json_text.loads(line)
     except ValueError:
         return None
-    return entry if isinstance(entry, dict) and isinstance(entry.get("step"), int) else None
+    if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
+        return None
+    numbers = (value is None or isinstance(value, (int, float)) for value in entry.values())
+    return entry if all(numbers) else None

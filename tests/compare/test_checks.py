@@ -185,6 +185,27 @@ def test_a_loss_below_the_reference_curve_is_as_odd_as_one_above():
     assert "Its options are the same" in dict(checks.faults(run))["reference curve"]
 
 
+def test_a_short_run_is_judged_by_its_options():
+    """Of 60 steps with one line, the mean, the rate has risen and fallen between two lines."""
+    line = {"step": 60, "train/mlm_loss": 6.3, "train/learning_rate": 3.7e-5}
+    options = OPTIONS | {"schedule.warmup_steps": 6, "plateau.check_step": 20}
+    run = runs.Run("run", [line], options, phase_ends=(60,))
+    assert names(run) == []
+    by_share = options | {"schedule.warmup_steps": 10_000, "schedule.warmup_share": 0.1}
+    assert names(dataclasses.replace(run, options=by_share)) == []
+    too_long = dataclasses.replace(run, options=options | {"schedule.warmup_steps": 10_000})
+    assert names(too_long) == ["warm-up too long"]
+
+
+def test_rows_of_values_need_no_warm_up_and_are_read_many_times():
+    series = {"train/value_loss": np.linspace(1, 0.2, len(STEPS)),
+              "train/learning_rate": np.full(len(STEPS), 1e-3)}  # fmt: skip
+    options = {"pretraining.objective": "masked_values", "model.embeddings": "columns",
+               "schedule.name": "constant", "schedule.warmup_steps": 0}  # fmt: skip
+    run = run_of(series, options, held_out=(), data=runs.DataFacts(passes=300))
+    assert names(run) == []
+
+
 def test_finetuning_and_a_run_without_evaluation_are_read():
     run = run_of({"train/loss": np.linspace(1, 0.2, len(STEPS))}, held_out=())
     assert names(run) == []

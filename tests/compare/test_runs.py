@@ -1,6 +1,8 @@
 """A run is read from its workdir, while it trains too; its page and its text say what is off."""
 
 import dataclasses
+import json
+import os
 
 import pytest
 
@@ -95,3 +97,30 @@ def test_the_program_prints_what_is_off_and_writes_one_page(tmp_path):
 def test_without_a_run_it_says_so(tmp_path, workdir, reason):
     arguments = [str(tmp_path / workdir)] if workdir else []
     assert reason in programs.run("bertjax.compare", *arguments).error
+
+
+def test_names_are_drawn_as_they_are(tmp_path):
+    name = "run $x^$ y"
+    small_runs.write(tmp_path / name, small_runs.config_of(tmp_path))
+    content = page.page([runs.read(tmp_path / name)])
+    assert content.count("<img") == 1 and name in content
+
+
+def test_damaged_files_of_others_are_named(tmp_path, caplog):
+    small_runs.write(tmp_path / "run", small_runs.config_of(tmp_path))
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text('{"step": 1, "train/learning_rate": "x"}\n' + "".join(lines))
+    assert len(runs.read(tmp_path / "run").lines) == len(lines)
+    assert "metrics.jsonl, line 1 is" in caplog.text
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    for group, name, value in (("pretraining", "objective", "none"), ("schedule", "name", 5)):
+        damaged = {**saved, group: {**saved[group], name: value}}
+        (tmp_path / "run" / "config.json").write_text(json.dumps(damaged))
+        with pytest.raises(ValueError, match=f"config.json.*\n?.*{value}"):
+            runs.read(tmp_path / "run")
+
+
+def test_a_pipe_is_no_page_of_ours(tmp_path):
+    os.mkfifo(tmp_path / "page.html")
+    assert page.is_of_others(tmp_path / "page.html")

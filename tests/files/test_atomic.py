@@ -86,3 +86,12 @@ def test_an_error_without_a_name_gets_that_of_the_file(tmp_path, monkeypatch, ra
     monkeypatch.setattr(os, "fsync", lambda number: (_ for _ in ()).throw(OSError(5, "I/O")))
     with pytest.raises(OSError, match=str(path)):
         atomic.write(path, "content")
+
+
+def test_a_pipe_or_a_directory_is_not_replaced_by_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(FileExistsError, match=name):
+            atomic.write(tmp_path / name, "text")
+    assert names(tmp_path) == ["folder", "pipe"]

@@ -142,3 +142,10 @@ def test_the_model_of_a_border_is_that_of_the_phase_that_ends_there():
     config = make_config({"num_steps": 3}, {"num_steps": 0}, {"num_steps": 2})
     found = [config_lib.phase_at(config, step) for step in range(8)]
     assert found == ["phase1"] * 4 + ["phase3"] * 4
+
+
+@pytest.mark.parametrize("steps", [(2**31, 1), (2**31 - 1, 1)])
+def test_a_run_has_no_more_steps_than_an_int32(steps):
+    phases = [{"num_steps": it} for it in steps]
+    with pytest.raises(ValueError, match=r"num_steps is .*; it must be at most"):
+        lengths.phases(make_config(*phases))
