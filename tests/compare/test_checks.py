@@ -186,7 +186,7 @@ def test_a_loss_below_the_reference_curve_is_as_odd_as_one_above():
 
 
 def test_a_short_run_is_judged_by_its_options():
-    """Of 60 steps with one line, the mean, the rate has risen and fallen between two lines."""
+    """Its only line is the mean of 60 steps, in which the rate has risen and fallen."""
     line = {"step": 60, "train/mlm_loss": 6.3, "train/learning_rate": 3.7e-5}
     options = OPTIONS | {"schedule.warmup_steps": 6, "plateau.check_step": 20}
     run = runs.Run("run", [line], options, phase_ends=(60,))
