@@ -83,8 +83,9 @@ def convert(
     if unused := weights.unused:
         shown = ", ".join([*unused[:UNUSED_SHOWN], *["..."] * (len(unused) > UNUSED_SHOWN)])
         logging.warning("Not part of the model, and left behind: %d (%s)", len(unused), shown)
-    has_card = is_huggingface and not weights.export_fault
-    card = model_card.text(weights, run=run, license=license) if has_card else None
+    card = None
+    if (is_huggingface or weights.manifest is not None) and not weights.export_fault:
+        card = model_card.text(weights, run=run, license=license, is_workdir=not is_huggingface)
     formats.write(weights, target, format=format, card=card, dtype=dtype, overwrite=overwrite)
     if push is not None:
         title = "Weights" if step_read is None else f"Weights of step {step_read}"

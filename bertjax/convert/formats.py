@@ -52,7 +52,7 @@ FORMATS: dict[str, Format] = {
         read=lambda path, head: _selected(workdir.read(path), head),
         describe=workdir.describe,
         vectors=workdir.read_sentence_vectors,
-        write=lambda weights, directory, card, dtype: workdir.write(weights, directory),
+        write=lambda weights, directory, card, dtype: workdir.write(weights, directory, card),
     ),
     "huggingface": Format(
         marks=lambda names: any(
@@ -151,7 +151,7 @@ def write(
 ) -> None:
     """Writes `directory`, whole or not at all, see `output.Output`.
 
-    `card` is the README.md of the format "huggingface", None: one that describes the weights;
+    `card` is the README.md, None: for "huggingface" one that describes the weights;
     `dtype` is the type of its numbers, a key of `huggingface_write.DTYPES`.
 
     Raises:

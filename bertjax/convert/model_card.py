@@ -27,6 +27,8 @@ SHIFTED = (
     "by `python -m bertjax.convert --head=causal_lm`."
 )
 
+CLASSES_SHOWN = 20
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
@@ -71,18 +73,27 @@ def read_run(workdir: reader.Description) -> Run | None:
 
 
 def text(
-    weights: pretrained.Pretrained, *, run: Run | None = None, license: str | None = None
+    weights: pretrained.Pretrained,
+    *,
+    run: Run | None = None,
+    license: str | None = None,
+    is_workdir: bool = False,
 ) -> str:
-    """Returns the model card: front matter that the hub reads, then Markdown."""
-    parts = [*_front_matter(weights, license), "", "# Model card", ""]
-    title = weights.family.title
+    """Returns the model card: front matter that the hub reads, then Markdown.
+
+    The card of a workdir is one of a model of values, which may belong to no family of weights.
+    """
+    parts = [*_front_matter(weights, license, is_workdir), "", "# Model card", ""]
+    title = "model of values" if is_workdir else weights.family.title
     article = "An" if title[0] in "AEIOU" else "A"
     # Cards are published, so they name no path of the source. A generator is not counted.
     of_class = (weights.head, weights.config.pooler)
     params = weights.params.items()
-    count = sum(x.size for path, x in params if heads.is_of_class(path, *of_class))
+    count = sum(x.size for path, x in params if is_workdir or heads.is_of_class(path, *of_class))
     parts += [f"{article} {title} with {count:,} parameters, written by bertjax {__version__}."]
     parts += ["", *_sizes(weights)]
+    if weights.manifest is not None:
+        parts += ["", "## Values", "", *_values(weights.manifest)]
     if weights.is_shifted:
         parts += ["", SHIFTED]
     if weights.sentence is not None:
@@ -96,15 +107,18 @@ def text(
     return "\n".join(parts) + "\n"
 
 
-def _front_matter(weights: pretrained.Pretrained, license: str | None) -> Iterator[str]:
+def _front_matter(
+    weights: pretrained.Pretrained, license: str | None, is_workdir: bool
+) -> Iterator[str]:
     is_of_sentences = weights.sentence is not None
+    library = "sentence-transformers" if is_of_sentences else "transformers"
     yield "---"
-    yield f"library_name: {'sentence-transformers' if is_of_sentences else 'transformers'}"
+    yield f"library_name: {'bertjax' if is_workdir else library}"
     pipeline = "sentence-similarity" if is_of_sentences else heads.HEADS[weights.head].pipeline
     if weights.is_shifted:
         pipeline = "feature-extraction"  # fill-mask would return the token after
     yield f"pipeline_tag: {pipeline}"
-    yield f"tags:\n- {weights.family.model_type}\n- bertjax"
+    yield f"tags:\n- {'values' if is_workdir else weights.family.model_type}\n- bertjax"
     if is_of_sentences:
         yield "- sentence-transformers\n- feature-extraction"
     if license is not None and re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license.lower()):
@@ -122,7 +136,7 @@ def _sizes(weights: pretrained.Pretrained) -> list[str]:
         ("attention heads", config.num_attention_heads),
         ("intermediate size", config.intermediate_size),
         ("activation", config.hidden_act),
-        ("longest input", f"{config.max_position_embeddings} tokens"),
+        ("longest input", f"{config.max_position_embeddings} positions"),
     ]
     if weights.decoder is not None:
         rows.insert(1, ("layers of the decoder", weights.decoder.num_hidden_layers))
@@ -135,6 +149,45 @@ def _sizes(weights: pretrained.Pretrained) -> list[str]:
         rows.append(("vocabulary", f"{described['kind']}, {vocabulary.vocab_size}, {casing}"))
         rows.append(("vocabulary SHA-256", f"`{described['sha256']}`"))
     return _table(("", ""), rows)
+
+
+def _values(manifest: records.Manifest) -> Iterator[str]:
+    """Yields the scales and classes of values and labels, and how pictures become pixels."""
+    facts = manifest.statistics
+    scales = zip(facts.get("channel_means", ()), facts.get("channel_deviations", ()), strict=True)
+    shades = [
+        {"name": f"channel {at}", "mean": a, "deviation": b} for at, (a, b) in enumerate(scales)
+    ]
+    rows = [*facts.get("channels", ()), *facts.get("columns", ()), *shades]
+    rows += [{"name": "the labels", **facts["labels"]}] if "labels" in facts else []
+    described = [(it["name"], _described(it)) for it in rows if it.get("kind") != "none"]
+    yield from _table(("", ""), described)
+    if shades:
+        height, width, _ = manifest.features[records.PIXELS_FEATURE].shape
+        yield ""
+        yield (
+            f"Bicubic filters make a picture as small as {height} x {width} pixels allow, and its "
+            "middle is read. Pixels, from 0 to 1, are scaled as above."
+        )
+    if limits := facts.get("pixel_range"):
+        yield (
+            f"In pictures of more than 8 bits {limits[0]:g} became 0 and {limits[1]:g} became 255; "
+            "preprocessor_config.json does not say so."
+        )
+
+
+def _described(facts: Mapping[str, Any]) -> str:
+    """Returns the scale or the classes of a column, a channel or labels in a cell of a table."""
+    parts = []
+    for name, value in facts.items():
+        if isinstance(value, list):
+            shown = ", ".join(map(str, value[:CLASSES_SHOWN]))
+            value = shown + f", ... {len(value):,} in all" * (len(value) > CLASSES_SHOWN)
+        if name == "quantiles":
+            value = f"{len(facts[name]):,}, put on a normal distribution"
+        value = f"{value:.6g}" if isinstance(value, float) else value
+        parts += [f"{name} {value}"] if name != "name" else []
+    return "; ".join(parts)
 
 
 def _sentence_vectors(
@@ -167,7 +220,7 @@ def _training(run: Run) -> Iterator[str]:
     seen += f", {run.words:,} words" if run.words else ""
     yield f"Step {run.step:,} of {steps:,}, seed {config.seed}.{seen and f'{seen}.'}"
     yield ""
-    names = ("phase", "steps", "sequences per step", "tokens per sequence")
+    names = ("phase", "steps", "sequences per step", "positions per sequence")
     batch = {name: it.global_batch_size or config.global_batch_size for name, it in phases.items()}
     rows = [
         (name, f"{phase.num_steps:,}", batch[name], phase.max_seq_length)
@@ -257,7 +310,10 @@ def _scores(run: Run) -> Iterator[str]:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(str(cell) for cell in line)} |" for line in lines]
+    cells = (
+        [" ".join(str(cell).split("\n")).replace("|", r"\|") for cell in line] for line in lines
+    )
+    return [f"| {' | '.join(line)} |" for line in cells]
 
 
 def _number(value: float | None) -> str:

@@ -111,13 +111,17 @@ def sentence_vectors_of(description: reader.Description) -> sentence_vectors.Sen
     return sentence_vectors.SentenceVectors(**{**stored, **lists})
 
 
-def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
-    """Writes a checkpoint at step 0, its config and the vocabulary into `directory`."""
+def write(
+    weights: pretrained.Pretrained, directory: epath.PathLike, card: str | None = None
+) -> None:
+    """Writes a checkpoint at step 0, its config, vocabulary and README.md into `directory`."""
     directory = epath.Path(directory)
     meta = _meta(weights)
     reader.write_config(meta["config"], directory)
     if weights.vocabulary is not None:
         weights.vocabulary.save(directory / reader.VOCABULARY_DIRECTORY)
+    if card is not None:
+        (directory / "README.md").write_text(card)
     if weights.manifest is not None:
         weights.manifest.save(directory / reader.TRAINING_DATA_DIRECTORY)
     with checkpoint.Checkpointer(directory, checkpoint.RetentionOptions()) as checkpointer:

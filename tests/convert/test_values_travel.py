@@ -40,6 +40,10 @@ def test_the_manifest_of_the_records_is_kept_and_converted(tmp_path, kind):
     small_runs.untrained(small_values.make_config(kind, tmp_path / "train"), tmp_path / "run")
     convert.convert(tmp_path / "run", tmp_path / "again", format="bertjax")
     assert records.Manifest.load(tmp_path / "again" / "training_data") == manifest
+    card = (tmp_path / "again" / "README.md").read_text()
+    assert ("| c2 | categories 0, 1, 2 |" in card) == (kind == "cells")
+    assert ("| channel 0 | mean 0.5; deviation 0.25 |" in card) == (kind == "pixels")
+    assert "| the labels | kind classes; names low, high |" in card
     config = workdir.as_workdir(formats.read(tmp_path / "again"), tmp_path).config
     known = reader.read(tmp_path / "run").config
     assert config.data.value_meaning == known.data.value_meaning != ""
@@ -71,6 +75,22 @@ def test_other_scaling_is_refused_where_it_counts_and_warned_of_in_training(run,
     train.train(config, run / "begun")
     assert f"normalized_patches is True in this run, and was False for {run / 'hf'}" in caplog.text
     assert f"channel_means is [0.5] in this run, and was [0.4] for {run / 'hf'}" in caplog.text
+
+
+def test_a_card_says_how_16_bits_became_8_and_what_categories_are(run):
+    manifest = records.Manifest.load(run / "run" / "training_data")
+    assert "8 bits" not in (run / "hf" / "README.md").read_text()
+    names = ["a|b", "c\nd", *map(str, range(30))]
+    added = {
+        "pixel_range": [0, 4095],
+        "channels": [{"name": "x", "mean": 1.0, "deviation": 2.0, "categories": names}],
+    }
+    manifest.statistics.update(added)
+    manifest.save(run / "run" / "training_data")
+    convert.convert(run / "run", run / "again")
+    card = (run / "again" / "README.md").read_text()
+    assert "more than 8 bits 0 became 0 and 4095 became 255" in card
+    assert r"categories a\|b, c d, 0, 1," in card and "17, ... 32 in all" in card
 
 
 @pytest.mark.parametrize(
