@@ -120,6 +120,7 @@ def _members(
     for tokens in blocks:
         tokens.count_unknown(counted)
     counted.warn()
+    _warn_of_cuts(sum(tokens.num_cut for tokens in blocks), options)
     lengths = np.concatenate([tokens.lengths for tokens in blocks]).astype(np.int64) + 2
     of_texts = {"lengths": lengths} | ({"ids": np.array(ids)} if any(ids) else {})
     shared = {name: (len(lengths), iter([array])) for name, array in of_texts.items()}
@@ -138,6 +139,11 @@ def _members(
         **shared,
         "offsets": (len(lengths), iter([np.cumsum(lengths) - lengths])),
     }  # fmt: skip
+
+
+def _warn_of_cuts(count: int, options: encoding.Options) -> None:
+    if count:
+        logging.warning("%d texts were cut to %d tokens", count, options.max_length)
 
 
 def _write_array(member: IO[bytes], arrays: Iterator[np.ndarray], length: int) -> None:
@@ -179,8 +185,7 @@ def _write_directory(model: inference.TrainedModel, output: str, options: progra
         store_texts=options.store_texts,
         batch_size=options.batch_size,
     )
-    if manifest.num_cut:
-        logging.warning("%d texts were cut to %d tokens", manifest.num_cut, chosen.max_length)
+    _warn_of_cuts(manifest.num_cut, chosen)
     unknown_tokens.UnknownTokens(
         model.vocabulary.unk_id, manifest.num_unknown, manifest.num_tokens
     ).warn()

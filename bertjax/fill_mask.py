@@ -46,7 +46,7 @@ def fill_mask(
     batch = inference.single_segment_batch([tokens], model)
     positions = np.flatnonzero(batch["input_ids"][0] == model.vocabulary.mask_id)
     if not len(positions):
-        raise ValueError(f"there is no [MASK] in {text!r}; write [MASK] in place of a token")
+        raise ValueError(f"there is no [MASK] in {text!r:.200}; write [MASK] in place of a token")
     probabilities, ids = _best(
         model.params,
         batch,
@@ -90,6 +90,7 @@ def main(options: programs.FillMask) -> None:
     lines = text_lines.numbered(options.sentences)
     if options.input:
         lines = text_lines.given(options.input, model.vocabulary)
+        lines = text_lines.with_remark(lines, "there is no [MASK] in them")
     for line in lines:
         masks = fill_mask(model, line.text, num_candidates=options.num_candidates)
         parts = model.vocabulary.split_at_masks(line.text)

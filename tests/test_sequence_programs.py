@@ -90,6 +90,25 @@ def test_score_and_fill_mask_name_the_sequences(folder, file, tmp_path):
     assert "--input" in programs.run(*flags).error
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.fa", FASTA.encode("utf-16"), "a.fa is not UTF-8 text; it looks like utf-16"),
+        ("a.fa", b"MKT\n", "a.fa:1 is 'MKT', before any header"),
+        ("a.fa", FASTA.encode() + b"@r\nACGT\n+\nII\n", "a.fa:8 begins a record of FASTQ"),
+        ("a.fa.gz", gzip.compress(FASTA.encode() * 99)[:-9], "a.fa.gz is damaged"),
+        ("a.fa", b"", "there are no texts"),
+    ],
+)
+def test_what_holds_no_sequences_ends_in_a_line(folder, tmp_path, caplog, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    for program in ("bertjax.encode", "bertjax.score"):
+        flags = (f"--checkpoint={folder}", f"--input={tmp_path / name}")
+        done = programs.run(program, *flags)
+        assert "\n" not in done.error and not done.output
+        assert message in done.error or "holds no texts" in caplog.text
+
+
 @pytest.mark.parametrize("dataset", ["table", "conll"])
 def test_predict_reads_a_sequence_as_a_text_or_as_its_residues(folder, file, tmp_path, dataset):
     config = small_datasets.make_config(tmp_path / "data", dataset, folder)

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from bertjax.files import text_encodings
 from bertjax.tokenization import letters
 
 SUFFIXES = (".fasta", ".fa", ".fas", ".faa", ".fna", ".ffn", ".frn", ".fsa", ".fastq", ".fq")
@@ -40,17 +41,17 @@ def sequences(file: Iterable[bytes], path: str) -> Iterator[Sequence]:
     lines = enumerate((line.removeprefix(_BYTE_ORDER_MARK).strip() for line in file), start=1)
     header, parts = None, []
     for number, line in lines:
-        if line.startswith(b"@") and not parts:
-            if header:
-                yield Sequence(*header, "")
-            header = None
-            yield Sequence(*_header(line, path, number), _of_fastq(path, number, lines))
-        elif line.startswith(b">"):
+        if line.startswith((b">", b"@")):
             if header:
                 yield Sequence(*header, _text(parts))
             header, parts = _header(line, path, number), []
+            if line.startswith(b"@"):
+                yield Sequence(*header, _of_fastq(path, number, lines))
+                header = None
         elif line and not line.startswith(b";"):
             if not header:
+                if text_encodings.is_wide_or_binary(line):
+                    raise ValueError(f"{path} is not UTF-8 text; {text_encodings.advice(line)}")
                 raise ValueError(
                     f"{path}:{number} is {line[:60].decode(errors='replace')!r}, before any "
                     "header: FASTA begins with '>' and a name"

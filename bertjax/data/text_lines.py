@@ -67,7 +67,7 @@ def opened(
     path: epath.PathLike, encoding: str = text_encodings.UTF8
 ) -> contextlib.AbstractContextManager[Any]:
     """Opens the text of a file, or of standard input, as UTF-8."""
-    if path != STANDARD_INPUT:
+    if path not in (STANDARD_INPUT, "-"):
         return opening.opened(path, encoding)
     return contextlib.nullcontext(text_encodings.as_utf8(sys.stdin.buffer, encoding, path))
 
@@ -97,18 +97,21 @@ def sequences(file: Any, path: epath.PathLike, source: int = 0) -> Iterator[Line
 def with_remark(
     lines: Iterable[Line], outcome: str, vocabulary: token_ids.Tokenizer | None = None
 ) -> Iterator[Line]:
-    """Yields lines, and at their end warns once of those that are empty, and of unknown letters.
+    """Yields lines, and at their end warns once of empty ones, of unknown letters, or of no lines.
 
     `outcome` says what becomes of them. A `vocabulary` of letters says which are unknown.
     """
-    empty, unknown = 0, collections.Counter()
+    count, empty, unknown = 0, 0, collections.Counter()
     for line in lines:
+        count += 1
         empty += not line.text.strip()
         if vocabulary is not None:
             unknown += letters.unknown(line.text, vocabulary)
         yield line
     if empty:
         logging.warning("Empty lines: %d; %s", empty, outcome)
+    if not count:
+        logging.warning("The input holds no texts")
     letters.warn(unknown)
 
 
