@@ -184,8 +184,8 @@ MUTANTS = [
     ),
     Mutant(
         "bertjax/data/pictures.py",
-        "((it - side) / 2 for it in picture.size)",
-        "((it - side) for it in picture.size)",
+        "start = (whole - size) // 2",
+        "start = whole - size",
         "data data_pipelines/test_build_images.py",
     ),
     # Scores and finetuning.

@@ -1,4 +1,4 @@
-r"""Images to records: squares of pixels, of which training makes crops, flips and patches.
+r"""Images to records: pixels at one size, of which training makes crops, flips and patches.
 
     python -m data_pipelines.build_images --input='scans/**/*.png' --output=DIR --size=224
 
@@ -33,6 +33,7 @@ SCALINGS = ("standard", "imagenet", "half")
 # Source: torchvision, the models' weights; facebookresearch/mae, main_pretrain.py.
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 MOST_MEASURED = 10_000  # training images whose channels are averaged
+MOST_SIDE = 1 << 14
 DEFAULT_PARTS = "0.8,0.1,0.1"
 
 
@@ -48,8 +49,9 @@ class Options(value_records.Options):
         "the bytes of such files; or a .npy or .npz file with [images, height, width] or "
         "[images, height, width, channels]"
     )
-    size: int = command_line.option(
-        "height and width; pictures are cut to squares", default=224, at_least=1, at_most=1 << 14
+    size: str = command_line.option(
+        "height and width, such as 224, or 32x128 for strips; the middle of pictures is cut to it",
+        default="224",
     )
     patch: int = command_line.option("height and width of a patch", default=16, at_least=1)
     channels: int = command_line.option("3: colours; 1: shades of grey", default=3)
@@ -86,6 +88,23 @@ class Options(value_records.Options):
     )
 
     @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width; ValueError if the patch does not divide them."""
+        try:
+            height, *width = map(int, str(self.size).split("x"))
+            (width,) = width or [height]
+        except ValueError:
+            height = width = 0
+        are_possible = all(0 < it <= MOST_SIDE and not it % self.patch for it in (height, width))
+        if not are_possible or self.channels not in (1, 3):
+            raise ValueError(
+                f"--size is {self.size}, --patch {self.patch} and --channels {self.channels}; the "
+                f"size must be a side of pictures, or two such as 32x128, up to {MOST_SIDE:,} and "
+                "multiples of the patch, and channels 1 or 3"
+            )
+        return height, width
+
+    @property
     def rules(self) -> picture_files.Rules:
         """How pictures are read; ValueError for an option that is not possible."""
         try:
@@ -118,7 +137,8 @@ class Pictures:
     @property
     def length(self) -> int:
         """[CLS] and the patches."""
-        return 1 + (self.options.size // self.options.patch) ** 2
+        height, width = (it // self.options.patch for it in self.options.sides)
+        return 1 + height * width
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -135,7 +155,7 @@ class Pictures:
 
 
 def _resized(image: Image.Image, options: Options) -> np.ndarray:
-    return pictures.resized(image, options.size, channels=options.channels)
+    return pictures.resized(image, options.sides, channels=options.channels)
 
 
 Statistics = Mapping[str, Any]
@@ -145,11 +165,6 @@ class _Builder:
     """The pictures of an input, and their parts."""
 
     def __init__(self, options: Options, known: Statistics | None):
-        if options.size % options.patch or options.channels not in (1, 3):
-            raise ValueError(
-                f"--size is {options.size}, --patch {options.patch} and --channels "
-                f"{options.channels}; the size must be a multiple of the patch, and channels 1 or 3"
-            )
         self.options = options
         self.source = picture_files.source(options.input, options.array, options.rules)
         labels = _labels(self.source, options) if options.labels else None
@@ -247,7 +262,7 @@ def _surveyed(
       ValueError: if a picture is damaged and such are not skipped, or --pixel_range is missing.
     """
     digests: dict[int, bytes] = {}
-    survey = picture_survey.Survey(options.rules, options.size)
+    survey = picture_survey.Survey(options.rules, options.sides)
     for number in range(len(source)):
         try:
             picture = source.picture(number)

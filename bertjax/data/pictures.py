@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
-# The sides of a crop, width over height. Source: torchvision, RandomResizedCrop.
+# The sides of a crop, width over height, of a square. Source: torchvision, RandomResizedCrop.
 SIDES = (3 / 4, 4 / 3)
 ATTEMPTS = 10
 
@@ -26,6 +26,7 @@ class Scaling:
     patch: int
     means: tuple[float, ...]
     deviations: tuple[float, ...]
+    grid_rows: int = 0  # of patches; 0: a square
 
     def patches(
         self, pixels: UInt8[np.ndarray, "rows height width channels"]
@@ -47,9 +48,9 @@ class Scaling:
         self, values: Float[np.ndarray, "rows positions values"], *, channels: int
     ) -> UInt8[np.ndarray, "rows height width channels"]:
         """Returns the pictures of patches; undoes `patches` but for rounding."""
-        side, size = math.isqrt(values.shape[1] - 1), self.patch
-        cut = values[:, 1:].reshape(len(values), side, side, size, size, channels)
-        scaled = cut.transpose(0, 1, 3, 2, 4, 5).reshape(len(values), side * size, -1, channels)
+        down, size = self.grid_rows or math.isqrt(values.shape[1] - 1), self.patch
+        cut = values[:, 1:].reshape(len(values), down, -1, size, size, channels)
+        scaled = cut.transpose(0, 1, 3, 2, 4, 5).reshape(len(values), down * size, -1, channels)
         shades = scaled * np.array(self.deviations, np.float32) + np.array(self.means, np.float32)
         return np.clip(np.rint(shades * 255), 0, 255).astype(np.uint8)
 
@@ -73,37 +74,48 @@ def cropped(
     return result
 
 
-def resized(picture: Image.Image, size: int, *, channels: int) -> np.ndarray:
-    """Returns the middle square of a picture at a size, uint8 [size, size, channels].
+def resized(picture: Image.Image, size: tuple[int, int], *, channels: int) -> np.ndarray:
+    """Returns the middle of a picture at a height and a width, uint8 [height, width, channels].
 
-    The short side gets the size, and the square is cut from whole pixels of the result. Source:
-    transformers, `shortest_edge` and `center_crop` of PilBackend; equal but for rounding.
+    The picture is resized until it just covers these, and they are cut from whole pixels of the
+    result. Source: transformers, `shortest_edge` and `center_crop` of PilBackend; equal but for
+    rounding.
     """
     picture = picture.convert("L" if channels == 1 else "RGB")
-    short = min(picture.size)
-    left, right = _middle(picture.width, short, size)
-    top, bottom = _middle(picture.height, short, size)
-    square = picture.resize((size, size), Image.Resampling.BICUBIC, (left, top, right, bottom))
-    return np.asarray(square, np.uint8).reshape(size, size, channels)
+    height, width = size
+    short = _short(picture.size, size)
+    left, right = _middle(picture.width, short, width)
+    top, bottom = _middle(picture.height, short, height)
+    box = (left, top, right, bottom)
+    cut = picture.resize((width, height), Image.Resampling.BICUBIC, box)
+    return np.asarray(cut, np.uint8).reshape(height, width, channels)
 
 
-def cut_share(sides: tuple[int, int], size: int) -> float:
-    """Returns the share of a picture of these sides that `resized` cuts off."""
-    return 1 - min(sides) / max(sides)
+def _short(sides: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
+    """Returns the side, of width and height, that is kept whole; before and after."""
+    height, width = size
+    return min((sides[0], width), (sides[1], height), key=lambda it: it[0] / it[1])
 
 
-def _middle(side: int, short: int, size: int) -> tuple[float, float]:
+def _middle(side: int, short: tuple[int, int], size: int) -> tuple[float, float]:
     """Returns where the middle pixels of a side begin and end, in pixels of the file."""
-    whole = int(size * side / short)
+    whole = short[1] * side // short[0]
     start = (whole - size) // 2
     return start * side / whole, (start + size) * side / whole
+
+
+def cut_share(sides: tuple[int, int], size: tuple[int, int]) -> float:
+    """Returns the share of a picture, given by width and height, that `resized` cuts off."""
+    before, after = _short(sides, size)
+    kept = (before / after) ** 2 * size[0] * size[1]
+    return max(0.0, 1 - kept / (sides[0] * sides[1]))
 
 
 def _crop(pixels: np.ndarray, rng: np.random.Generator, least: float) -> np.ndarray:
     height, width, channels = pixels.shape
     for _ in range(ATTEMPTS):
         area = height * width * rng.uniform(least, 1.0)
-        ratio = math.exp(rng.uniform(math.log(SIDES[0]), math.log(SIDES[1])))
+        ratio = math.exp(rng.uniform(math.log(SIDES[0]), math.log(SIDES[1]))) * width / height
         across, down = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < across <= width and 0 < down <= height:
             left = int(rng.integers(0, width - across + 1))

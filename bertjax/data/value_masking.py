@@ -117,7 +117,17 @@ def scaling_of(manifest: records.Manifest) -> pictures.Scaling | None:
         return None
     kept = manifest.statistics
     means, deviations = kept["channel_means"], kept["channel_deviations"]
-    return pictures.Scaling(int(kept["patch"]), tuple(means), tuple(deviations))
+    return pictures.Scaling(
+        int(kept["patch"]), tuple(means), tuple(deviations), grid_rows(manifest)
+    )
+
+
+def grid_rows(manifest: records.Manifest) -> int:
+    """Returns the number of rows of patches in pictures; 0 where these are squares."""
+    if records.PIXELS_FEATURE not in manifest.features:
+        return 0
+    height, width, _ = map(int, manifest.features[records.PIXELS_FEATURE].shape)
+    return 0 if height == width else height // int(manifest.statistics["patch"])
 
 
 def features(manifest: records.Manifest) -> records.Features:
@@ -133,6 +143,8 @@ def features(manifest: records.Manifest) -> records.Features:
 def meaning(manifest: records.Manifest) -> str:
     """Returns a hash of what values mean: columns or channels, and their scaling."""
     said = {name: manifest.statistics.get(name) for name in MEANINGS}
+    if rows := grid_rows(manifest):
+        said["grid_rows"] = rows
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -226,7 +226,7 @@ def open_job(
 
 
 def _check_values(config: ml_collections.ConfigDict) -> None:
-    """Raises a ValueError for columns that the pretraining had not."""
+    """Raises a ValueError for columns, or a shape of pictures, that the pretraining had not."""
     record_set = records.open(config.finetuning.train_file)
     begun = reader.describe(epath.Path(config.init_from)) if config.init_from else None
     stored = begun.config.data.value_meaning if begun else ""
@@ -236,6 +236,11 @@ def _check_values(config: ml_collections.ConfigDict) -> None:
             f"the columns of {record_set.directory} differ from those that {config.init_from} was "
             f"pretrained on ({names}): build them with --like, the records of the pretraining"
         )
+    rows = value_masking.grid_rows(record_set.manifest)
+    if config.model.position_embedding == "sines_of_grid" and config.model.grid_rows != rows:
+        must = f"{rows} for the pictures of {record_set.directory} (0: squares)"
+        step = "build them in the shape of the pretraining's"
+        raise faults_lib.wrong("config.model.grid_rows", config.model.grid_rows, must, step)
     config.data.value_meaning = value_masking.described(record_set.manifest)
 
 

@@ -487,6 +487,8 @@ def _resolve_values(
     found: dict[str, Any] = {}
     if records.VALUES_FEATURE in features:
         found["value_width"] = features[records.VALUES_FEATURE].shape[-1]
+    if config.model.position_embedding == "sines_of_grid":
+        found["grid_rows"] = value_masking.grid_rows(manifest)
     if columns:
         found["columns"] = tuple(len(column.get("categories", ())) for column in columns)
     for name, value in found.items():

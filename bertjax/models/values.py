@@ -44,7 +44,7 @@ class PatchEmbeddings(nnx.Module):
         self.empty = nnx.Embed(1, hidden, embedding_init=draw, rngs=rngs)
         if config.hidden_input == "vector":
             self.hidden_vector = nnx.Embed(1, hidden, embedding_init=draw, rngs=rngs)
-        self.positions = config.position_embedding
+        self.positions, self.grid_rows = config.position_embedding, config.grid_rows
         if self.positions == "learnt":
             rows = config.max_position_embeddings
             self.position = nnx.Embed(rows, hidden, embedding_init=draw, rngs=rngs)
@@ -90,7 +90,7 @@ class PatchEmbeddings(nnx.Module):
                 )
             return table[:length][None]
         if self.positions in PLACES:
-            return jnp.asarray(PLACES[self.positions](length, size))[None]
+            return jnp.asarray(PLACES[self.positions](length, size, self.grid_rows))[None]
         return jnp.zeros((1, 1, size))
 
 
@@ -200,26 +200,30 @@ def _hidden(inputs: layers.Inputs) -> Float[Array, "batch length"] | None:
 
 
 @functools.cache
-def sines(length: int, size: int) -> np.ndarray:
+def sines(length: int, size: int, grid_rows: int = 0) -> np.ndarray:
     """Returns the sines and cosines of Vaswani et al. 2017, section 3.5."""
+    del grid_rows
     return _waves(np.arange(length), size)
 
 
 @functools.cache
-def sines_of_grid(length: int, size: int) -> np.ndarray:
-    """Returns the sines and cosines of a square of patches, after a first position with zeros.
+def sines_of_grid(length: int, size: int, grid_rows: int = 0) -> np.ndarray:
+    """Returns the sines and cosines of a grid of patches, after a first position with zeros.
+
+    The grid is a square without `grid_rows`.
 
     The first half of the numbers encodes the column, the second the row, each with sines before
     cosines. Source: facebookresearch/mae, util/pos_embed.py, where the names of the two are
     exchanged; all released weights are in this order.
     """
-    side = round((length - 1) ** 0.5)
-    if side * side != length - 1:
+    height = grid_rows or round((length - 1) ** 0.5)
+    width = (length - 1) // max(height, 1)
+    if height * width != length - 1 or not grid_rows and height != width:
         raise ValueError(
             f"the input has {length} positions; with position_embedding 'sines_of_grid' it must "
-            "have one and a square of patches"
+            f"have one and {grid_rows or 'a square'} rows of patches (grid_rows is {grid_rows})"
         )
-    rows, columns = np.divmod(np.arange(side * side), side)
+    rows, columns = np.divmod(np.arange(length - 1), width)
     halves = [_halves(places, size // 2) for places in (columns, rows)]
     return np.concatenate([np.zeros((1, size)), np.concatenate(halves, axis=1)]).astype(np.float32)
 
@@ -236,5 +240,5 @@ def _halves(places: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
 
 
-# A computed position_embedding -> its table for a number of positions and a width.
+# A computed position_embedding -> its table for numbers of positions, of values and of grid rows.
 PLACES = {"sines": sines, "sines_of_grid": sines_of_grid}

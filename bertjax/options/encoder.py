@@ -141,6 +141,9 @@ class EncoderFields:
     value_width: int = _field(
         0, "patches: values of a position; 0: as the records have", between(0, 1_000_000)
     )
+    grid_rows: int = _field(
+        0, "sines_of_grid: rows of patches; 0: a square, or as the records have", between(0, 10_000)
+    )
     columns: Sequence[int] = _field(
         (), "columns: 0 for numbers, else the number of categories; (): as the records have"
     )

@@ -27,7 +27,7 @@ class DecoderInputs(nnx.Module):
         draw = layers.EMBEDDING_INITIALIZERS[config.initializer](config.initializer_range)
         self.projection = parts.dense(config, width, config.hidden_size, rngs=rngs)
         self.mask = nnx.Embed(1, config.hidden_size, embedding_init=draw, rngs=rngs)
-        self.positions = config.position_embedding
+        self.positions, self.grid_rows = config.position_embedding, config.grid_rows
         if self.positions == "learnt":
             self.position = nnx.Embed(
                 config.max_position_embeddings, config.hidden_size, embedding_init=draw, rngs=rngs
@@ -48,7 +48,8 @@ class DecoderInputs(nnx.Module):
         if self.positions == "learnt":
             return inputs + self.position.embedding[...][:length][None]
         if self.positions in values.PLACES:
-            return inputs + jnp.asarray(values.PLACES[self.positions](length, size))[None]
+            table = values.PLACES[self.positions](length, size, self.grid_rows)
+            return inputs + jnp.asarray(table)[None]
         return inputs
 
 

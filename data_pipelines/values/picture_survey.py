@@ -13,6 +13,7 @@ from bertjax.data import pictures
 from data_pipelines.values import picture_files
 
 LEAST_SPREAD = 255 / 8
+LEAST_CUT = 5e-4
 
 
 @dataclasses.dataclass
@@ -20,7 +21,7 @@ class Survey:
     """Counts of pictures and extremes, the `most` of a name with the picture that has it."""
 
     rules: picture_files.Rules
-    size: int
+    size: tuple[int, int]
     count: int = 0
     animated: int = 0
     wide: int = 0
@@ -51,8 +52,8 @@ class Survey:
 
     def report(self) -> None:
         """Logs pixels that are cut off or clipped, frames that are left out, and dark pictures."""
-        if self.cut:
-            share, name = self.most_cut
+        share, name = self.most_cut
+        if share > LEAST_CUT:
             logging.info(
                 "The sides of pictures are cut off: %.1f%% of a picture on average, at most %.1f%% "
                 "of %s", 100 * self.cut / self.count, 100 * share, name,

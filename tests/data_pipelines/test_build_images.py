@@ -24,7 +24,7 @@ def digits():
 
 
 def options(path, output, **changes):
-    given = {"size": 8, "patch": 4, "channels": 1, "parts": "0.7,0.3"}
+    given = {"size": "8", "patch": 4, "channels": 1, "parts": "0.7,0.3"}
     return build_images.Options(input=str(path), output=str(output), **(given | changes))
 
 
@@ -83,7 +83,7 @@ def test_pictures_of_other_shapes_become_squares_of_their_middle(tmp_path):
     for number in range(4):
         Image.fromarray(wide).save(tmp_path / f"{number}.jpg", quality=95)
     build_images.build(
-        options(tmp_path / "*.jpg", tmp_path / "r", size=20, patch=10, channels=3, parts="1.0")
+        options(tmp_path / "*.jpg", tmp_path / "r", size="20", patch=10, channels=3, parts="1.0")
     )
     for picture in pixels_of(tmp_path / "r" / "train"):
         assert np.abs(picture[2:-2, 2:-2].astype(int) - (200, 100, 50)).max() < 12

@@ -88,8 +88,8 @@ def test_images_come_in_order_with_the_patches_and_classes_of_others(tmp_path, m
     np.savez(tmp_path / "old.npz", images=images, labels=np.arange(40) % 3)
     np.savez(tmp_path / "new.npz", images=images[:5] // 2, labels=np.array([2, 2, 0, 1, 0]))
     old = build_images.Options(
-        input=str(tmp_path / "old.npz"), output=str(tmp_path / "old"), size=8, patch=4, channels=1,
-        labels="labels",
+        input=str(tmp_path / "old.npz"), output=str(tmp_path / "old"), size="8", patch=4,
+        channels=1, labels="labels",
     )  # fmt: skip
     build_images.build(old)
     like = dataclasses.replace(

@@ -140,8 +140,8 @@ def test_only_the_head_learns_classes_from_a_frozen_encoder(tmp_path):
     np.savez(tmp_path / "d.npz", images=images, labels=labels)
     build_images.build(
         build_images.Options(
-            input=str(tmp_path / "d.npz"), output=str(tmp_path / "r"), size=8, patch=4, channels=1,
-            labels="labels", parts="0.7,0.3",
+            input=str(tmp_path / "d.npz"), output=str(tmp_path / "r"), size="8", patch=4,
+            channels=1, labels="labels", parts="0.7,0.3",
         )
     )  # fmt: skip
     model = {"embeddings": "patches", "position_embedding": "sines_of_grid"}

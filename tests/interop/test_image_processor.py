@@ -32,7 +32,7 @@ def made(tmp_path_factory):
         coarse = rng.integers(0, 256, (height // 4, width // 4, 3), dtype=np.uint8)
         picture = Image.fromarray(coarse).resize((width, height))
         picture.save(directory / f"{number}.jpg", quality=95)
-    options = {"input": str(directory / "*.jpg"), "size": SIZE, "patch": PATCH, "parts": "1"}
+    options = {"input": str(directory / "*.jpg"), "size": str(SIZE), "patch": PATCH, "parts": "1"}
     build_images.build(build_images.Options(output=str(directory / "records"), **options))
     like = {"like": str(directory / "records" / "train"), "input": options["input"]}
     build_images.build(build_images.Options(output=str(directory / "again"), **like))

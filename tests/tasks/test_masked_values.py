@@ -271,12 +271,15 @@ def test_computed_places_are_their_definitions():
     np.testing.assert_allclose(table[:, 1::2], np.cos(angles), atol=1e-6)
     grid = values.sines_of_grid(10, 8)  # 3 x 3 behind [CLS]; 8 numbers: two angles, column and row
     assert (grid[0] == 0).all()
-    for row, column in np.ndindex(3, 3):
-        angles = np.array([[column, column / 100], [row, row / 100]])
-        by_hand = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).ravel()
-        np.testing.assert_allclose(grid[1 + 3 * row + column], by_hand, atol=1e-6)
-    with pytest.raises(ValueError, match="the input has 8 positions"):
-        values.sines_of_grid(8, 8)
+    strip = values.sines_of_grid(13, 8, 2)  # 2 rows of 6
+    for table, rows, columns in ((grid, 3, 3), (strip, 2, 6)):
+        for row, column in np.ndindex(rows, columns):
+            angles = np.array([[column, column / 100], [row, row / 100]])
+            by_hand = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).ravel()
+            np.testing.assert_allclose(table[1 + columns * row + column], by_hand, atol=1e-6)
+    for given in ((8, 8), (13, 8), (13, 8, 5)):
+        with pytest.raises(ValueError, match=f"the input has {given[0]} positions"):
+            values.sines_of_grid(*given)
 
 
 def test_a_model_of_masked_autoencoders_must_hide_values_from_this_objective():
