@@ -237,7 +237,9 @@ def _check_values(config: ml_collections.ConfigDict) -> None:
             f"pretrained on ({names}): build them with --like, the records of the pretraining"
         )
     rows = value_masking.grid_rows(record_set.manifest)
-    if config.model.position_embedding == "sines_of_grid" and config.model.grid_rows != rows:
+    has_grid = config.model.position_embedding == "sines_of_grid"
+    has_grid &= records.PIXELS_FEATURE in record_set.manifest.features
+    if has_grid and config.model.grid_rows != rows:
         must = f"{rows} for the pictures of {record_set.directory} (0: squares)"
         step = "build them in the shape of the pretraining's"
         raise faults_lib.wrong("config.model.grid_rows", config.model.grid_rows, must, step)

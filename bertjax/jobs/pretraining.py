@@ -487,7 +487,8 @@ def _resolve_values(
     found: dict[str, Any] = {}
     if records.VALUES_FEATURE in features:
         found["value_width"] = features[records.VALUES_FEATURE].shape[-1]
-    if config.model.position_embedding == "sines_of_grid":
+    is_grid = config.model.position_embedding == "sines_of_grid"
+    if is_grid and records.PIXELS_FEATURE in manifest.features:
         found["grid_rows"] = value_masking.grid_rows(manifest)
     if columns:
         found["columns"] = tuple(len(column.get("categories", ())) for column in columns)
