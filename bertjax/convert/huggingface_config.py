@@ -120,8 +120,11 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
     start_id, end_id = _ends(fields, family, misfits)
     objective = {}
     for name, (ours, default) in family.objective.items():
-        objective[ours] = fields.get(name, default)
-        misfits += _type_faults(objective[ours], type(default), name)
+        objective[ours] = value = fields.get(name, default)
+        if others := [*_type_faults(value, type(default), name)]:
+            misfits += others
+        elif not 0 <= value <= 1:
+            misfits.append(faults.wrong(name, value, "a share from 0 to 1"))
     pooling = fields.get(family.pooling) or POOLINGS[0]
     if pooling not in POOLINGS:
         misfits.append(faults.unknown(family.pooling, pooling, POOLINGS))

@@ -14,7 +14,6 @@ from bertjax import models
 from bertjax.convert import names
 from bertjax.data import records, value_statistics
 from bertjax.files import json_text
-from bertjax.options import faults
 
 FILE = "preprocessor_config.json"
 # ViTImageProcessor of version 4 has no shortest edge; this class is the same in versions 4 and 5.
@@ -57,13 +56,15 @@ def read(directory: epath.Path, config: models.EncoderConfig) -> records.Manifes
     given = json_text.read_object(path)
     patch, channels = names.patch_sides(config.value_width)
     shape = (*[patch * math.isqrt(length - 1)] * 2, channels)
-    scales = [given.get(name, [0.5] * channels) for name in ("image_mean", "image_std")]
+    scales = [given.get(name, 0.5) for name in ("image_mean", "image_std")]
+    scales = [it if isinstance(it, list) else [it] * channels for it in scales]  # one for all
     if not given.get("do_normalize", True):
         scales = [[0.0] * channels, [1.0] * channels]
     statistics = {"patch": patch, "channel_means": scales[0], "channel_deviations": scales[1]}
     stated = {"statistics": statistics, "max_seq_length": length}
     stated |= {"features": {records.PIXELS_FEATURE: [[*shape], "uint8"]}}
-    faults.check(f"{path} has no image_mean and image_std", value_statistics.faults(stated))
+    if found := {*map(str, value_statistics.faults(stated))}:
+        raise ValueError(f"{path}, image_mean and image_std: {'; '.join(sorted(found))}")
     features = {records.PIXELS_FEATURE: records.Feature(shape, "uint8")}
     manifest = records.Manifest(
         {}, length, 0, 0.0, "none", (), 0, {}, statistics, features=features

@@ -162,7 +162,7 @@ def _values(manifest: records.Manifest) -> Iterator[str]:
     rows += [{"name": "the labels", **facts["labels"]}] if "labels" in facts else []
     described = [(it["name"], _described(it)) for it in rows if it.get("kind") != "none"]
     yield from _table(("", ""), described)
-    if shades:
+    if records.PIXELS_FEATURE in manifest.features:
         height, width, _ = manifest.features[records.PIXELS_FEATURE].shape
         yield ""
         yield (

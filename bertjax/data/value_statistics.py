@@ -78,6 +78,7 @@ _SCALING = {
 }
 _STATISTICS = {
     **{"columns": [_column], "label_column": _column, "labels": _labels, **_SCALING},
+    "pixel_range": _rule(lambda it: _do_not_fall(it) and len(it) == 2, "two numbers that rise"),
     "channels": [lambda value, name: schema.faults(value, _SCALED, name, is_whole=True)],
 }
 

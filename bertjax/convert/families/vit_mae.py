@@ -19,7 +19,6 @@ from bertjax.convert import heads, names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 from bertjax.models import values
-from bertjax.options import faults
 
 ARCHITECTURES = heads.classes("ViTMAE", ("masked_autoencoder", "none"))
 
@@ -83,8 +82,6 @@ def in_patches(fields: Mapping[str, Any]) -> dict[str, Any]:
             f"image_size is {image!r}, patch_size {size!r} and num_channels {channels!r}; the "
             "image must be a square of square patches"
         )
-    if not isinstance(ratio := fields.get("mask_ratio", 0.75), int | float) or not 0 <= ratio <= 1:
-        raise faults.wrong("mask_ratio", ratio, "a share from 0 to 1")
     positions = (square[0] // square[1]) ** 2 + 1
     return {**fields, "positions": positions, "patch_values": square[1] ** 2 * channels}
 
