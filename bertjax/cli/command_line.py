@@ -246,6 +246,7 @@ def parse(options_class: type, purpose: str | None, *, logs: bool = False) -> No
     program's docstring, and the flags. A program that `logs` shows its INFO lines.
     """
     open_missing_streams()
+    interruptions.leave_at_notices()
     if logs:
         logging.set_verbosity(logging.INFO)
     define_flags(options_class)

@@ -33,6 +33,13 @@ def leave_at_once() -> None:
         signal.signal(number, _leave)
 
 
+def leave_at_notices() -> None:
+    """Makes notices that nothing handles yet end this process from now on."""
+    for number in NOTICES:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _leave)
+
+
 def record_notices() -> None:
     """Makes notices set a flag instead of exiting; call it once there are several processes."""
     for number in {*NOTICES} & {*received_signals()}:

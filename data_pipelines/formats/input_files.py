@@ -11,6 +11,7 @@ import dataclasses
 import glob
 import hashlib
 import os
+import pathlib
 from typing import Any, BinaryIO
 
 from etils import epath
@@ -95,6 +96,21 @@ def find(pattern: str, *, accepted: str = "paths and globs of files") -> list[st
     raise _matches_nothing(pattern, accepted)
 
 
+_OF_TEXT = "a document of a text processor: save it as plain text (UTF-8)"
+_OF_CELLS = "a table of a spreadsheet: save it as CSV UTF-8"
+_MARKED_UP = (
+    "a page with tags, which would become tokens: extract its text, for example with trafilatura, "
+    "or name it .txt if the tags are wanted"
+)
+# Suffix -> what a file is that is not read, and the remedy.
+_DOCUMENTS = {
+    **dict.fromkeys((".doc", ".docx", ".odt", ".rtf", ".pages"), _OF_TEXT),
+    **dict.fromkeys((".xls", ".xlsx", ".ods", ".numbers"), _OF_CELLS),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), _MARKED_UP),
+    ".pdf": "a PDF: extract its text, for example with pdftotext",
+}
+
+
 def is_there(pattern: str) -> bool:
     """Returns whether a path or glob on this machine stands for a file or a directory."""
     return atomic.is_remote(pattern) or os.path.exists(pattern) or bool(_matches(pattern))
@@ -146,7 +162,12 @@ def opened(
 
 
 def head(path: str, size: int) -> bytes:
-    """Returns the first `size` decompressed bytes, or all if there are fewer."""
+    """Returns the first `size` decompressed bytes, or all if there are fewer.
+
+    ValueError for a file that is no text, with the remedy.
+    """
+    if remedy := _DOCUMENTS.get(pathlib.PurePath(path).suffix.lower()):
+        raise ValueError(f"{path} is {remedy}")
     with opened(path) as file:
         first = file.read(size)
     for magic, suffix in _MAGIC.items():

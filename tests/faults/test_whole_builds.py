@@ -14,11 +14,11 @@ pytestmark = pytest.mark.faults
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
-def start(place, *arguments):
+def start(place, *arguments, **streams):
     """Starts a build of the records of a table."""
     return subprocess.Popen(
         [sys.executable, "-m", "data_pipelines.build_tables", "--input=t.csv", *arguments],
-        **{"cwd": place, "env": os.environ | {"PYTHONPATH": str(ROOT)}},
+        **{"cwd": place, "env": os.environ | {"PYTHONPATH": str(ROOT)}, **streams},
     )
 
 
@@ -29,6 +29,17 @@ def killed_at(place, path, *arguments):
         assert process.poll() is None, "it ended before"
     process.kill()
     process.wait()
+
+
+def test_a_build_that_is_asked_to_end_says_how_it_goes_on(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n" + "1.5,2\n" * 500_000)
+    process = start(tmp_path, "--output=out", stderr=subprocess.PIPE)
+    while not (tmp_path / "out.partial").exists():
+        assert process.poll() is None, "it ended before"
+    process.terminate()
+    assert b"SIGTERM: run the same command again" in process.communicate()[1]
+    assert process.returncode == 75
+    assert build(tmp_path, "--output=out")
 
 
 def build(place, *arguments):

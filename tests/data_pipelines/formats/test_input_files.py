@@ -188,3 +188,13 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_in_the_end(tmp_path, c
         else:
             path.write_text("" if change == "cut" else "one\nTWO\n")
         file.read()
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("a.docx", "plain text"), ("A.XLSX", "CSV"), ("page.html", "extract"), ("a.pdf", "pdftotext")],
+)
+def test_documents_that_are_not_text_are_refused_with_the_remedy(tmp_path, name, remedy):
+    (tmp_path / name).write_bytes(b"PK\x03\x04 or <p>text</p>")
+    with pytest.raises(ValueError, match=f"{name} .*{remedy}"):
+        input_files.head(str(tmp_path / name), 100)
