@@ -283,3 +283,11 @@ def test_a_path_of_a_flag_may_begin_with_the_home_directory(monkeypatch):
         *("x", "--output=/home/me/a", "--input=b,/home/me/c/*.txt", "~/ is home", "--text=a~/b"),
         "--dir=~other/d",
     ]
+
+
+def test_a_terminal_obeys_no_name_of_a_file(capsys):
+    """A column may be called ESC ]0;hi BEL, which renames the window."""
+    command_line.print_report("a \x1b]0;hi\x07\tb")
+    assert capsys.readouterr().out == "a \\x1b]0;hi\\x07\tb\n"
+    with pytest.raises(SystemExit, match=r"column '\\x1b' of\n t"):
+        command_line.fail("column '\x1b' of\n t")

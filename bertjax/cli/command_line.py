@@ -40,6 +40,10 @@ flags.disclaim_key_flags()  # a flag belongs to the program that parses its opti
 # raised is logged with --verbosity=1.
 USER_ERRORS = (ValueError, OSError, faults.RunError)
 MOST_ROWS = 1 << 24  # of a batch; libraries end the process for lack of memory beyond it
+# Control characters but for tab, line feed and carriage return, as they are shown.
+CONTROLS = {
+    code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)] if code not in (9, 10, 13)
+}
 MOST_CHARACTERS = 2_000  # of a line of an error
 
 _HELP = re.compile(r"--?(?:help|h|helpshort|\?)(?:=(?P<about>.*))?")
@@ -281,7 +285,8 @@ def run(
 
 
 def _guarded(program: Callable[[], None]) -> None:
-    logging.get_absl_handler().addFilter(_is_ours)
+    for each in (_is_ours, _make_printable):
+        logging.get_absl_handler().addFilter(each)
     try:
         program()
         sys.stdout.flush()
@@ -368,6 +373,13 @@ def _is_ours(record: std_logging.LogRecord) -> bool:
     return record.levelno >= std_logging.WARNING or "/jax/" not in record.pathname
 
 
+def _make_printable(record: std_logging.LogRecord) -> bool:
+    """Shows control characters of names in files, which a terminal would obey."""
+    if (shown := (message := record.getMessage()).translate(CONTROLS)) != message:
+        record.msg, record.args = shown, ()
+    return True
+
+
 def parse_flags(argv: Sequence[str], *, known_only: bool = False) -> list[str]:
     """Returns the arguments without flags; the process ends with a line where flags are wrong."""
     try:
@@ -431,7 +443,7 @@ def print_report(*lines: str) -> None:
     A reader that has gone, as "| head" does, makes no job fail: what comes later is not printed.
     """
     try:
-        print(*lines, sep="\n", flush=True)
+        print(*(line.translate(CONTROLS) for line in lines), sep="\n", flush=True)
     except BrokenPipeError:
         discard_output()
 
@@ -443,7 +455,7 @@ def discard_output() -> None:
 
 def fail(reason: object) -> NoReturn:
     """Ends the program with a line on standard error, and code 1."""
-    lines = str(reason).split("\n")
+    lines = str(reason).translate(CONTROLS).split("\n")
     sys.exit("bertjax: " + "\n".join(map(_shortened, lines)))
 
 

@@ -164,7 +164,7 @@ def opened(
 def head(path: str, size: int) -> bytes:
     """Returns the first `size` decompressed bytes, or all if there are fewer.
 
-    ValueError for a file that is no text, with the remedy.
+    ValueError for documents of other programs, with the remedy.
     """
     if remedy := _DOCUMENTS.get(pathlib.PurePath(path).suffix.lower()):
         raise ValueError(f"{path} is {remedy}")
