@@ -48,6 +48,10 @@ Builder = Callable[
 ]
 
 
+class NoDocumentsError(ValueError):
+    """The split of an input holds no documents."""
+
+
 def check_text(tally: statistics.CorpusTally, options: Options) -> None:
     """Raises ValueError if nothing was found in the input."""
     if not tally.documents:
@@ -58,7 +62,7 @@ def check_text(tally: statistics.CorpusTally, options: Options) -> None:
             else "Its documents are few, or there are none: separate them by blank lines, give more"
         )
         remedy = "" if options.split == "all" else f". {cause}, or raise --heldout_fraction"
-        raise ValueError(
+        raise NoDocumentsError(
             f"input {options.input!r} holds no documents in its split {options.split!r} "
             f"(heldout_fraction {options.heldout_fraction}){remedy or ': give other files'}"
         )

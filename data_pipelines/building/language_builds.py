@@ -17,6 +17,7 @@ from etils import epath
 from bertjax.data import contents, masking, records
 from bertjax.files import directories
 from bertjax.tokenization import tokenizer
+from data_pipelines.building import builders
 from data_pipelines.building.options import Options
 from data_pipelines.documents import languages, sentences, sources
 from data_pipelines.partial_output import PartialOutput
@@ -102,19 +103,25 @@ def build(
 ) -> records.Manifest:
     """Writes records of each language, and the manifest and vocabulary of all, into an output.
 
-    Languages that an unfinished build has completed are kept.
+    Languages that an unfinished build has completed are kept. One without a document is left out,
+    with a warning.
     """
-    manifests, faults = {}, []
+    manifests, faults, empty = {}, [], []
     for name, units in of_languages.items():
         try:
             manifests[name] = _of_language(in_language(options, name), units, output, make)
+        except builders.NoDocumentsError as error:
+            empty.append(f"{name} ({', '.join(unit.location for unit in units)}): {error}")
         except ValueError as error:
             faults.append(f"{name}: {error}")
-    if faults:
+    if faults or not manifests:
+        faults += empty
         raise ValueError(
             f"{len(faults)} of the {len(of_languages)} languages give no records, and nothing is "
             "written:\n  " + "\n  ".join(faults)
         )
+    if empty:
+        logging.warning("Languages without a document are left out:\n  %s", "\n  ".join(empty))
     manifest = _over(manifests, options, output.records, vocabulary)
     for part in (vocabulary, manifest):
         part.save(output.records)

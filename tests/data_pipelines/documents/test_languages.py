@@ -99,6 +99,17 @@ def test_each_language_has_the_records_of_its_own_text_alone(corpus, tmp_path):
     assert "Languages" in report and "zh-Hant" in report
 
 
+def test_a_language_without_text_is_left_out_with_a_warning(corpus, tmp_path, caplog):
+    (tmp_path / "yo.txt").write_text("")
+    changes = {"language": "", "input": f"{corpus}/corpus/{{language}}/*.txt,{tmp_path}/yo.txt=yo"}
+    manifest = build.build(options(corpus, tmp_path / "out", **changes))
+    assert list(manifest.languages) == sorted(TEXTS) and "yo.txt" in caplog.text
+    assert content(tmp_path / "out") == content(corpus / "whole")
+    alone = {"input": f"{tmp_path}/yo.txt=yo"}
+    with pytest.raises(ValueError, match=r"yo\.txt.* holds no documents"):
+        build.build(options(corpus, tmp_path / "none", **alone))
+
+
 def test_all_ways_to_name_a_language_give_the_same_records(corpus, tmp_path):
     rows = [(name, document) for name in TEXTS for document in TEXTS[name]]
     lines = [json.dumps({"lang": name, "text": document}) for name, document in rows]
