@@ -172,7 +172,7 @@ def _write_directory(model: inference.TrainedModel, output: str, options: progra
             "text_column": options.text_column,
             "id_column": options.id_column,
         }
-        total = text_lines.count(names, are_letters=bool(model.vocabulary.letters))
+        total = text_lines.count(names, model.vocabulary.letters)
     manifest = vector_files.write(
         model,
         lines,

@@ -223,7 +223,8 @@ def _records(options: programs.Predict, model: inference.FinetunedModel) -> Iter
                 )
                 yield from read_rows(file, rules, path)
             elif text_lines.is_fasta(path, file):
-                yield from read_sequences(text_lines.sequences(file, path), model)
+                lines = text_lines.sequences(file, path, model.vocabulary.letters)
+                yield from read_sequences(lines, model)
             else:
                 yield from read_lines(file)
 

@@ -21,7 +21,7 @@ from etils import epath
 
 from bertjax.cli import command_line
 from bertjax.data import records
-from bertjax.tokenization import tokenizer
+from bertjax.tokenization import letters, tokenizer
 from data_pipelines.building import blocks, builders, exact, fast, language_builds, tfds_metadata
 from data_pipelines.building.options import Options, checked
 from data_pipelines.documents import deduplication, segmenters, sources
@@ -209,7 +209,14 @@ class _Judge:
 def _check_integers(
     units: Sequence[sources.Unit], reading: sources.Reading, vocabulary: blocks.Vocabulary
 ) -> None:
-    """Raises ValueError if token ids were to be read as text."""
+    """Raises ValueError if token ids were to be read as text, or small letters as capitals."""
+    alphabet = vocabulary.load().letters
+    for unit in units:
+        if unit.format == "fasta" and alphabet - {*letters.cleaned("".join(alphabet) + "A")}:
+            raise ValueError(
+                f"{unit.location} is FASTA, which is read as capitals without digits, and the "
+                f"vocabulary {vocabulary.path} has others: give the sequences as .txt"
+            )
     if vocabulary.load().kind == tokenizer.IntegerTokenizer.kind:
         return
     for unit in units:

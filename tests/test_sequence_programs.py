@@ -109,6 +109,15 @@ def test_what_holds_no_sequences_ends_in_a_line(folder, tmp_path, caplog, name, 
         assert message in done.error or "holds no texts" in caplog.text
 
 
+def test_a_build_refuses_fasta_for_a_vocabulary_with_small_letters(file, tmp_path):
+    entries = ["<cls>", "<pad>", "<eos>", "<unk>", "Ma", "<mask>"]
+    library_tokenizer.of_letters(entries, {}).save(tmp_path / "v")
+    flags = (f"--input={file}", f"--vocabulary={tmp_path / 'v'}", f"--output={tmp_path / 'r'}")
+    assert (
+        "is FASTA, which is read as capitals" in programs.run("data_pipelines.build", *flags).error
+    )
+
+
 @pytest.mark.parametrize("dataset", ["table", "conll"])
 def test_predict_reads_a_sequence_as_a_text_or_as_its_residues(folder, file, tmp_path, dataset):
     config = small_datasets.make_config(tmp_path / "data", dataset, folder)

@@ -31,8 +31,10 @@ def begins(head: bytes) -> bool:
     return head.removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(_HEADERS)
 
 
-def sequences(file: Iterable[bytes], path: str) -> Iterator[Sequence]:
-    """Yields the sequences of an open file, whose lines end in line feeds.
+def sequences(
+    file: Iterable[bytes], path: str, alphabet: frozenset[str] = frozenset()
+) -> Iterator[Sequence]:
+    """Yields the sequences of an open file, whose lines end in line feeds, for an alphabet.
 
     Raises:
       ValueError: for a line before any header, or a record of FASTQ that is not one.
@@ -43,10 +45,10 @@ def sequences(file: Iterable[bytes], path: str) -> Iterator[Sequence]:
     for number, line in lines:
         if line.startswith((b">", b"@")):
             if header:
-                yield Sequence(*header, _text(parts))
+                yield Sequence(*header, _text(parts, alphabet))
             header, parts = _header(line, path, number), []
             if line.startswith(b"@"):
-                yield Sequence(*header, _of_fastq(path, number, lines))
+                yield Sequence(*header, _text([_of_fastq(path, number, lines)], alphabet))
                 header = None
         elif line and not line.startswith(b";"):
             if not header:
@@ -58,11 +60,11 @@ def sequences(file: Iterable[bytes], path: str) -> Iterator[Sequence]:
                 )
             parts.append(line)
     if header:
-        yield Sequence(*header, _text(parts))
+        yield Sequence(*header, _text(parts, alphabet))
 
 
-def _text(parts: list[bytes]) -> str:
-    return letters.cleaned(b"".join(parts).decode(errors="replace"))
+def _text(parts: list[bytes], alphabet: frozenset[str]) -> str:
+    return letters.cleaned(b"".join(parts).decode(errors="replace"), alphabet)
 
 
 def _header(line: bytes, path: str, number: int) -> tuple[int, str]:
@@ -70,7 +72,7 @@ def _header(line: bytes, path: str, number: int) -> tuple[int, str]:
     return number, words[0] if words else f"{path}:{number}"
 
 
-def _of_fastq(path: str, number: int, lines: Iterator[tuple[int, bytes]]) -> str:
+def _of_fastq(path: str, number: int, lines: Iterator[tuple[int, bytes]]) -> bytes:
     """Returns the sequence of a record whose header is at `number`: four lines in all."""
     texts = [text for _, text in itertools.islice(lines, 3)]
     if len(texts) < 3 or not texts[1].startswith(b"+") or len(texts[2]) != len(texts[0]):
@@ -79,4 +81,4 @@ def _of_fastq(path: str, number: int, lines: Iterator[tuple[int, bytes]]) -> str
             "sequence, '+' and as many qualities as letters, a line each. The file may be cut; "
             "fetch it again"
         )
-    return _text(texts[:1])
+    return texts[0]

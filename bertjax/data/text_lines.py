@@ -17,6 +17,7 @@ from bertjax.files import opening, path_lists, tables, text_encodings
 from bertjax.tokenization import letters, token_ids
 
 STANDARD_INPUT = "standard input"
+Alphabet = frozenset[str]  # the letters of a vocabulary; empty for texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +42,12 @@ COLUMNS = Columns()
 
 
 def read_lines(
-    paths: Sequence[epath.PathLike], columns: Columns = COLUMNS, *, are_letters: bool = False
+    paths: Sequence[epath.PathLike], columns: Columns = COLUMNS, alphabet: Alphabet = frozenset()
 ) -> Iterator[Line]:
     """Yields the lines of files, one file after the other; an empty line is also a text.
 
-    Files of FASTA and FASTQ are known by their suffix, and by their beginning where texts
-    `are_letters`; their sequences have their names as ids.
+    Files of FASTA and FASTQ are known by their suffix, and by their beginning where texts are of
+    an alphabet; their sequences have their names as ids.
     """
     files = [epath.Path("/dev/stdin" if path == "-" else path) for path in paths]
     if missing := [str(path) for path in files if not path.exists()]:
@@ -54,7 +55,7 @@ def read_lines(
     return (
         line
         for number, path in enumerate(files)
-        for line in _of_file(path, number, columns, are_letters)
+        for line in _of_file(path, number, columns, alphabet)
     )
 
 
@@ -76,10 +77,9 @@ def given(
     names: Sequence[str] | None, vocabulary: token_ids.Tokenizer, columns: Columns = COLUMNS
 ) -> Iterator[Line]:
     """Yields the lines of --input, or without it of standard input, for a vocabulary."""
-    are_letters = bool(vocabulary.letters)
     if names:
-        return read_lines(paths(names), columns, are_letters=are_letters)
-    return _of_file(STANDARD_INPUT, 0, columns, are_letters)
+        return read_lines(paths(names), columns, vocabulary.letters)
+    return _of_file(STANDARD_INPUT, 0, columns, vocabulary.letters)
 
 
 def is_fasta(path: epath.PathLike, file: Any, *, by_content: bool = True) -> bool:
@@ -88,9 +88,11 @@ def is_fasta(path: epath.PathLike, file: Any, *, by_content: bool = True) -> boo
     return suffix in fasta.SUFFIXES or (by_content and fasta.begins(file.peek()))
 
 
-def sequences(file: Any, path: epath.PathLike, source: int = 0) -> Iterator[Line]:
+def sequences(
+    file: Any, path: epath.PathLike, alphabet: Alphabet, source: int = 0
+) -> Iterator[Line]:
     """Yields the sequences of an open file of FASTA or FASTQ."""
-    for number, name, sequence in fasta.sequences(file, str(path)):
+    for number, name, sequence in fasta.sequences(file, str(path), alphabet):
         yield _line(source, number, name, sequence)
 
 
@@ -120,7 +122,7 @@ def numbered(texts: Iterable[str]) -> Iterator[Line]:
     return (_line(0, number, "", text) for number, text in enumerate(texts, start=1))
 
 
-def count(paths: Sequence[epath.PathLike], *, are_letters: bool = False) -> int | None:
+def count(paths: Sequence[epath.PathLike], alphabet: Alphabet = frozenset()) -> int | None:
     """Returns the number of lines or sequences of files, which are read to the end for it.
 
     None if one of them is a pipe, which can be read once.
@@ -130,20 +132,19 @@ def count(paths: Sequence[epath.PathLike], *, are_letters: bool = False) -> int 
         return None
     for path in paths:
         with opening.opened(path, text_encodings.UTF8) as file:
-            has_sequences = is_fasta(path, file, by_content=are_letters)
-            total += sum(
-                1 for _ in (sequences(file, path) if has_sequences else tables.lines(file))
-            )
+            has_sequences = is_fasta(path, file, by_content=bool(alphabet))
+            items = sequences(file, path, alphabet) if has_sequences else tables.lines(file)
+            total += sum(1 for _ in items)
     return total
 
 
 def _of_file(
-    path: epath.PathLike, source: int, columns: Columns, are_letters: bool
+    path: epath.PathLike, source: int, columns: Columns, alphabet: Alphabet
 ) -> Iterator[Line]:
     if opening.suffixes(path)[0] not in JSON_SUFFIXES:
         with opened(path) as file:
-            if is_fasta(path, file, by_content=are_letters):
-                yield from sequences(file, path, source)
+            if is_fasta(path, file, by_content=bool(alphabet)):
+                yield from sequences(file, path, alphabet, source)
                 return
             for number, text in enumerate(tables.text_lines_of(file, path), start=1):
                 yield _line(source, number, "", text)

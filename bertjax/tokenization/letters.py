@@ -3,7 +3,8 @@
 The tokenizer is the one of the library `tokenizers` that `library_tokenizer.of_letters` makes. A
 sequence is read by the same rules everywhere, of proteins and of DNA: white space, the digits with
 which GenBank numbers its lines and a "*" at the end, for the stop of a translation, are left out;
-small letters, as soft masks have them, are read as capitals.
+small letters, as soft masks have them, are read as capitals. A vocabulary that has digits or small
+letters itself keeps them (SaProt's are structures).
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ FIELD = "letters"  # of what manifests keep of a tokenizer
 SPECIALS = {"cls": "<cls>", "pad": "<pad>", "sep": "<eos>", "unk": "<unk>", "mask": "<mask>"}
 _FIRST = ("<cls>", "<pad>", "<eos>", "<unk>")
 
-# A "*" behind another one is not looked at again: a line of them takes no time.
-_LEFT_OUT = re.compile(r"[\s0-9]+"), re.compile(r"(?<!\*)\*+\Z")
+_SPACE, _SPACE_AND_DIGITS = r"\s+", r"[\s0-9]+"
+_STOP = (
+    r"(?<!\*)\*+\Z"  # a "*" behind another one is not looked at again: a line of them takes no time
+)
 _MASKS = re.compile(rf"({re.escape(token_ids.MASK)}|{SPECIALS['mask']})")
 
 _SHOWN = 10  # letters of a table
@@ -54,18 +57,29 @@ def entries(alphabet: str, letters: Collection[str]) -> tuple[str, ...]:
     return ALPHABETS[alphabet]
 
 
-def cleaned(text: str) -> str:
-    """Returns the letters of a sequence, and the masks in it, by the rules of this module."""
-    for rule in _LEFT_OUT:
-        text = rule.sub("", text)
+def _left_out(alphabet: frozenset[str]) -> tuple[str, str]:
+    return _SPACE if alphabet & {*string.digits} else _SPACE_AND_DIGITS, _STOP
+
+
+def _small(alphabet: frozenset[str]) -> str:
+    """Returns the letters that are read as capitals."""
+    return "" if alphabet & {*string.ascii_lowercase} else string.ascii_lowercase
+
+
+def cleaned(text: str, alphabet: frozenset[str] = frozenset()) -> str:
+    """Returns the letters of a sequence, and the masks in it, by the rules for an alphabet."""
+    for rule in _left_out(alphabet):
+        text = re.sub(rule, "", text)
+    if not _small(alphabet):
+        return text
     parts = _MASKS.split(text)
     return "".join(part if place % 2 else part.upper() for place, part in enumerate(parts))
 
 
-def normalizer() -> normalizers.Sequence:
-    """Returns the rules of this module for the library, which keeps the places of letters."""
-    left_out = [normalizers.Replace(tokenizers.Regex(it.pattern), "") for it in _LEFT_OUT]
-    capitals = [normalizers.Replace(it, it.upper()) for it in string.ascii_lowercase]
+def normalizer(alphabet: frozenset[str]) -> normalizers.Sequence:
+    """Returns the rules for an alphabet in the library, which keeps the places of letters."""
+    left_out = [normalizers.Replace(tokenizers.Regex(it), "") for it in _left_out(alphabet)]
+    capitals = [normalizers.Replace(it, it.upper()) for it in _small(alphabet)]
     return normalizers.Sequence([*left_out, *capitals])
 
 
@@ -74,7 +88,7 @@ def unknown(text: str, vocabulary: token_ids.Tokenizer) -> Counter[str]:
     known = vocabulary.letters
     if not known or not {*text} - known:
         return Counter()
-    counts = Counter(cleaned(text))
+    counts = Counter(cleaned(text, known))
     return Counter({letter: count for letter, count in counts.items() if letter not in known})
 
 

@@ -118,7 +118,7 @@ class LibraryTokenizer(byte_bpe.OfLibrary):
         if is_esm or any(step.get("pattern") == cut for step in steps):
             self.letters = letters.known(self.vocabulary)
         if is_esm:
-            self._library.normalizer = letters.normalizer()
+            self._library.normalizer = letters.normalizer(self.letters)
         is_remade = class_of(config) in (*BERT_CLASSES, japanese.CLASS)
         counted = (*BERT_FLAGS, *japanese.FIELDS) if is_remade else ()
         self._counted = [
@@ -311,7 +311,7 @@ def of_letters(
         given[added_tokens.DECODER] = more
     library: Any = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=named(given, "unk")))
     if tokenizer_class != letters.CLASS:  # whose files have no rules for a text
-        library.normalizer = letters.normalizer()
+        library.normalizer = letters.normalizer(letters.known(entries))
     cut = pre_tokenizers.Split(tokenizers.Regex(letters.pattern(entries)), "isolated")
     library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), cut])
     library.decoder = decoders.Fuse()

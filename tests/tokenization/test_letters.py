@@ -46,6 +46,14 @@ def test_a_sequence_is_read_by_the_same_rules_with_every_alphabet(alphabet, writ
     assert [written[place].upper() for place in starts] == [known.token(int(i))[0] for i in ids]
 
 
+def test_a_vocabulary_with_small_letters_or_digits_keeps_them():
+    known = library_tokenizer.of_letters(
+        ["<cls>", "<pad>", "<eos>", "<unk>", "Ma", "M1", "<mask>"], {}
+    )
+    assert known.encode("Ma M1") == [4, 5] == known.encode("MaM1*")
+    assert letters.cleaned("Ma M1*", known.letters) == "MaM1"
+
+
 def test_masks_stay_and_letters_without_an_entry_are_counted():
     known = made("esm2")
     assert letters.cleaned("mk<mask>a[MASK] *") == "MK<mask>A[MASK]"
