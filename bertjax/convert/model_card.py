@@ -171,8 +171,8 @@ def _values(manifest: records.Manifest) -> Iterator[str]:
         )
     if limits := facts.get("pixel_range"):
         yield (
-            f"In pictures of more than 8 bits {limits[0]:g} became 0 and {limits[1]:g} became 255; "
-            "preprocessor_config.json does not say so."
+            f"In pictures of more than 8 bits {limits[0]:g} became 0 and {limits[1]:g} became 255. "
+            "Processors of transformers read 8 bits: do this before."
         )
 
 
