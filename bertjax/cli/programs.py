@@ -434,7 +434,9 @@ class Start:
     """Options of `bertjax.start`."""
 
     config: ml_collections.ConfigDict = _recipe("own")
-    input: str = command_line.option("Files and globs of text, as data_pipelines.build has them.")
+    input: str = command_line.option(
+        "Files and globs of text, as data_pipelines.build has them, or folders of such files."
+    )
     output: str = command_line.option("Directory for all that is made.")
     hours: float = command_line.option(
         "Longest pretraining; 0: all steps of the recipe.",

@@ -24,7 +24,7 @@ import ml_collections
 
 from bertjax.cli import command_line, interruptions, programs, recipe_flag
 from bertjax.files import opening
-from bertjax.start import commands, sentences
+from bertjax.start import commands, folders, sentences
 from bertjax.start import page as page_lib
 from bertjax.training import config_faults
 from bertjax.workdirs import ownership
@@ -90,7 +90,8 @@ def run(command: commands.Command) -> str:
     for number, handler in before.items():
         signal.signal(number, handler)
     if process.returncode:
-        sys.stderr.write("bertjax: the same command continues there\n")
+        if process.returncode != 1:  # a mistake, which the command has named
+            sys.stderr.write("bertjax: the same command continues there\n")
         sys.exit(process.returncode if process.returncode > 0 else 128 - process.returncode)
     return "".join(lines)
 
@@ -106,9 +107,13 @@ def main(values: programs.Start) -> None:
         raise ValueError(
             f"--input names {pipes[0]}, but the text is read several times: write it to a file"
         )
+    text, others = folders.expanded(values.input)
+    if sentence := folders.left_out(others):
+        command_line.print_report(sentence)
     (recipe,) = recipe_flag.names() or ["own"]
     names = [it.name for it in dataclasses.fields(commands.Options) if it.name != "recipe"]
-    options = commands.Options(recipe=recipe, **{name: getattr(values, name) for name in names})
+    given = {name: getattr(values, name) for name in names} | {"input": text}
+    options = commands.Options(recipe=recipe, **given)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     more = tuple(it for it in sys.argv[1:] if it.lstrip("-").startswith(("config.", "noconfig.")))
     page = start(pathlib.Path(values.output), options, values.config, more)
