@@ -20,15 +20,17 @@ from absl import logging
 from etils import epath
 
 from bertjax.cli import command_line
-from bertjax.data import records
+from bertjax.data import fasta, records
 from bertjax.tokenization import letters, tokenizer
 from data_pipelines.building import blocks, builders, exact, fast, language_builds, tfds_metadata
 from data_pipelines.building.options import Options, checked
 from data_pipelines.documents import deduplication, segmenters, sources
+from data_pipelines.formats import input_files
 from data_pipelines.partial_output import PartialOutput
 from data_pipelines.reports import health, report, report_html
 
 REPORT_FILE = "report.html"
+HEAD_BYTES = 1 << 10
 SHOWN_EXAMPLES = 10
 
 # The options that decide the tokens; the others decide the examples.
@@ -85,7 +87,7 @@ def _build(
     units = sources.stored(sources.units(options.input), output.input)
     sources.check_units(units, options.reading)
     stamps = sources.stamps(units)
-    _check_integers(units, options.reading, vocabulary)
+    _check_kinds(units, options.reading, vocabulary)
     of_text = {
         "segmenter": options.stores_words,
         "count_words": options.count_words,
@@ -206,7 +208,7 @@ class _Judge:
                 self._said.add(warning.name)
 
 
-def _check_integers(
+def _check_kinds(
     units: Sequence[sources.Unit], reading: sources.Reading, vocabulary: blocks.Vocabulary
 ) -> None:
     """Raises ValueError if token ids were to be read as text, or small letters as capitals."""
@@ -216,6 +218,11 @@ def _check_integers(
             raise ValueError(
                 f"{unit.location} is FASTA, which is read as capitals without digits, and the "
                 f"vocabulary {vocabulary.path} has others: give the sequences as .txt"
+            )
+        is_text = alphabet and unit.format == sources.TEXT
+        if is_text and fasta.begins(input_files.head(unit.location, HEAD_BYTES)):
+            raise ValueError(
+                f"{unit.location} looks like FASTA or FASTQ: name the file .fasta or .fastq"
             )
     if vocabulary.load().kind == tokenizer.IntegerTokenizer.kind:
         return

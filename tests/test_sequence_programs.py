@@ -116,6 +116,9 @@ def test_a_build_refuses_fasta_for_a_vocabulary_with_small_letters(file, tmp_pat
     assert (
         "is FASTA, which is read as capitals" in programs.run("data_pipelines.build", *flags).error
     )
+    (tmp_path / "a.txt").write_text(FASTA)
+    flags = (f"--input={tmp_path / 'a.txt'}", *flags[1:])
+    assert "a.txt looks like FASTA" in programs.run("data_pipelines.build", *flags).error
 
 
 @pytest.mark.parametrize("dataset", ["table", "conll"])
