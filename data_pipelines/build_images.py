@@ -203,7 +203,7 @@ class _Builder:
         places = {name: at for at, name in enumerate(fitted["labels"]["names"])}
         if unknown := sorted({*map(str, self._classes)} - {*places}):
             raise ValueError(f"{self.options.like} has no image of the class {unknown[0]!r}")
-        self._labels = np.zeros(len(self.source), np.int32)
+        self._labels = np.zeros(self.source.total, np.int32)
         self._labels[[*self._digests]] = [places[str(it)] for it in self._classes]
         return fitted
 
@@ -235,7 +235,7 @@ def _labels(source: picture_files.Source, options: Options) -> Any:
     """Returns the label of each image as the input has it."""
     path, name = options.input, options.labels
     suffix = opening.suffixes(path)[0]
-    if isinstance(source, picture_files.Files):
+    if source.paths:
         if name != "folder":
             raise faults.wrong("--labels", name, "folder, for picture files")
         labels: Any = [os.path.basename(os.path.dirname(it)) for it in source.paths]
@@ -247,8 +247,8 @@ def _labels(source: picture_files.Source, options: Options) -> Any:
     else:
         raise faults.unread("--labels", name, f"{path} has no labels: give a .npz file", "")
     total = len(labels) if isinstance(labels, list) or labels.ndim else 0
-    if total != len(source):
-        must = f"an array with a label for each of the {len(source):,} images"
+    if total != source.total:
+        must = f"an array with a label for each of the {source.total:,} images"
         raise faults.wrong("--labels", name, f"{must}; it has {total:,}")
     return labels
 
@@ -263,7 +263,7 @@ def _surveyed(
     """
     digests: dict[int, bytes] = {}
     survey = picture_survey.Survey(options.rules, options.sides)
-    for number in range(len(source)):
+    for number in range(source.total):
         try:
             picture = source.picture(number)
         except picture_files.DamagedError as fault:
@@ -275,8 +275,8 @@ def _surveyed(
         digests[number] = hashlib.blake2b(_resized(picture.image, options).tobytes()).digest()
     if not digests:
         raise ValueError(f"{options.input} has no picture that can be read")
-    if skipped := len(source) - len(digests):
-        logging.warning("--skip_damaged: %d of %d pictures are left out", skipped, len(source))
+    if skipped := source.total - len(digests):
+        logging.warning("--skip_damaged: %d of %d pictures are left out", skipped, source.total)
     survey.report()
     return digests, survey
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from bertjax.options import faults
 
+WITHOUT_CLASS = (None, "", b"", float("inf"), -float("inf"))
+
 
 def read(
     cells: np.ndarray | list[Any], where: str, kept: Sequence[int], name: Callable[[int], str]
@@ -24,9 +26,8 @@ def read(
     if isinstance(cells, np.ndarray) or any(isinstance(it, list) for it in cells):
         cells = _numbered(cells, where)
     chosen = [cells[row] for row in kept]
-    missing = [
-        row for row, it in zip(kept, chosen, strict=True) if it in (None, "", b"") or it != it
-    ]
+    pairs = zip(kept, chosen, strict=True)
+    missing = [row for row, it in pairs if it in WITHOUT_CLASS or it != it]
     if missing:
         raise ValueError(
             f"{len(missing):,} of {len(kept):,} rows have no label in {where}, the first is "

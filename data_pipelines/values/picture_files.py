@@ -12,7 +12,7 @@ import os
 import struct
 import warnings
 import zlib
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow
@@ -71,7 +71,7 @@ def of_bytes(content: bytes, name: str, rules: Rules) -> Picture:
             warnings.simplefilter("ignore")  # of notes around the pixels, such as damaged EXIF
             pixels, frames = _decoded(content, rules)
     except _FAULTS as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0].partition(" <_io")[0]
         raise DamagedError(f"{name} cannot be read as a picture ({reason:.200})") from error
     if isinstance(pixels, Image.Image):
         return Picture(pixels, frames)
@@ -128,79 +128,25 @@ def of_array(values: np.ndarray, name: str, rules: Rules) -> Picture:
 def _pixel_range(values: np.ndarray, name: str, rules: Rules) -> tuple[float, float]:
     """Returns the values that become black and white."""
     if rules.pixel_range is None and values.dtype.newbyteorder("=") != np.uint16:
-        must = f"given, such as {np.nanmin(values):.9g},{np.nanmax(values):.9g}, the smallest and "
-        must += f"the largest pixel of {name}, which has {values.dtype}"
+        low, high = (
+            it.reduce(values, axis=None) for it in (np.fmin, np.fmax)
+        )  # nan does not count
+        must = (
+            f"given, such as {low:.9g},{high:.9g}, the smallest and the largest pixel of {name}, "
+        )
+        must += f"which has {values.dtype}"
         raise faults.wrong("--pixel_range", "", must)
     return rules.pixel_range or OF_16_BITS
 
 
-class Source(Protocol):
-    """The pictures of an input by their numbers."""
-
-    def __len__(self) -> int: ...
-
-    def picture(self, number: int) -> Picture: ...
-
-    def name(self, number: int) -> str: ...
-
-
 @dataclasses.dataclass(frozen=True)
-class Files:
-    """Picture files."""
+class Source:
+    """The pictures of an input, and their names, by their numbers; `paths` are those of files."""
 
-    paths: list[str]
-    rules: Rules
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def name(self, number: int) -> str:
-        return self.paths[number]
-
-    def picture(self, number: int) -> Picture:
-        path = self.paths[number]
-        return of_bytes(opening.read(path, opening.TOKENIZER_BYTES), path, self.rules)
-
-
-@dataclasses.dataclass(frozen=True)
-class Cells:
-    """A column of a table, with the bytes of a picture file in each row."""
-
-    path: str
-    column: pyarrow.ChunkedArray
-    rules: Rules
-
-    def __len__(self) -> int:
-        return len(self.column)
-
-    def name(self, number: int) -> str:
-        return f"row {number + 1} of {self.path}"
-
-    def picture(self, number: int) -> Picture:
-        held = self.column[number].as_py()
-        # Hugging Face's datasets keep {"bytes": ..., "path": ...}.
-        held = held.get("bytes") if isinstance(held, dict) else held
-        if not isinstance(held, bytes):
-            raise DamagedError(f"{self.name(number)} has no bytes of a picture: {held!r:.60}")
-        return of_bytes(held, self.name(number), self.rules)
-
-
-@dataclasses.dataclass(frozen=True)
-class Arrays:
-    """An array of pictures."""
-
-    path: str
-    pixels: np.ndarray
-    rules: Rules
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def name(self, number: int) -> str:
-        return f"{self.path}[{number}]"
-
-    def picture(self, number: int) -> Picture:
-        return of_array(self.pixels[number], self.name(number), self.rules)
+    total: int
+    name: Callable[[int], str]
+    picture: Callable[[int], Picture]
+    paths: Sequence[str] = ()
 
 
 def source(path: str, name: str, rules: Rules) -> Source:
@@ -208,22 +154,51 @@ def source(path: str, name: str, rules: Rules) -> Source:
     suffix = opening.suffixes(path)[0]
     if suffix in (".npy", ".npz"):
         array = opening.open_array(path) if suffix == ".npy" else named_array(path, name, "--array")
-        is_number = array.dtype.kind in "uif" and 0 not in array.shape
-        if not is_number or array.ndim not in (3, 4) or array.shape[3:] not in ((), (1,), (3,)):
-            raise ValueError(
-                f"{path} has the shape {array.shape} of {array.dtype}; it must be numbers [images, "
-                "height, width], or with 1 or 3 channels behind"
-            )
-        if array.dtype != np.uint8:
-            _pixel_range(array, path, rules)
-        return Arrays(path, array, rules)
+        return _of_array(array, path, rules)
     if suffix == ".parquet":
-        table = tables.columns(path)
-        return Cells(path, value_tables.column(table, name, path, "--array"), rules)
+        return _of_column(
+            value_tables.column(tables.columns(path), name, path, "--array"), path, rules
+        )
     paths = sorted(it for it in glob.glob(path, recursive=True) if os.path.isfile(it))
     if not paths:
         raise FileNotFoundError(f"{path} matches no file; give a glob, such as 'scans/**/*.png'")
-    return Files(paths, rules)
+
+    def picture(number: int) -> Picture:
+        content = opening.read(paths[number], opening.TOKENIZER_BYTES)
+        return of_bytes(content, paths[number], rules)
+
+    return Source(len(paths), paths.__getitem__, picture, paths)
+
+
+def _of_column(column: pyarrow.ChunkedArray, path: str, rules: Rules) -> Source:
+    def name(number: int) -> str:
+        return f"row {number + 1} of {path}"
+
+    def picture(number: int) -> Picture:
+        held = column[number].as_py()
+        # Hugging Face's datasets keep {"bytes": ..., "path": ...}.
+        held = held.get("bytes") if isinstance(held, dict) else held
+        if not isinstance(held, bytes):
+            raise DamagedError(f"{name(number)} has no bytes of a picture: {held!r:.60}")
+        return of_bytes(held, name(number), rules)
+
+    return Source(len(column), name, picture)
+
+
+def _of_array(array: np.ndarray, path: str, rules: Rules) -> Source:
+    is_number = array.dtype.kind in "uif" and 0 not in array.shape
+    if not is_number or array.ndim not in (3, 4) or array.shape[3:] not in ((), (1,), (3,)):
+        raise ValueError(
+            f"{path} has the shape {array.shape} of {array.dtype}; it must be numbers [images, "
+            "height, width], or with 1 or 3 channels behind"
+        )
+    if array.dtype != np.uint8:
+        _pixel_range(array, path, rules)
+
+    def name(number: int) -> str:
+        return f"{path}[{number}]"
+
+    return Source(len(array), name, lambda it: of_array(array[it], name(it), rules))
 
 
 def named_array(path: str, name: str, option: str) -> np.ndarray:

@@ -29,7 +29,7 @@ def test_a_class_is_a_number_or_a_text(cells, classes):
 
 
 def test_a_row_without_a_class_is_refused_unless_it_is_left_out():
-    labels = np.array([1.0, np.nan, 0.0, np.nan])
+    labels = np.array([1.0, np.nan, 0.0, np.inf])
     for cells in (labels, [1, None, 0, ""]):
         with pytest.raises(ValueError, match=r"2 of 4 rows have no label in 'y' .* a.npz\[1\]"):
             read(cells)
