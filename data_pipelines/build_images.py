@@ -178,7 +178,7 @@ class _Builder:
         self._classes = []
         if labels is not None:
             where = f"{options.labels!r} of {options.input}"
-            self._classes = class_labels.read(labels, where, rows, self.source.name)
+            self._classes = class_labels.read(labels, where, [*self._digests], self.source.name)
         self._labels: np.ndarray | None = None
 
     def fit(self) -> Statistics:

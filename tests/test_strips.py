@@ -5,7 +5,7 @@ import pytest
 
 from bertjax import recipes
 from bertjax.convert import __main__ as convert
-from bertjax.data import records
+from bertjax.data import records, value_masking
 from bertjax.interactive import pictures
 from data_pipelines import build_images
 from tests import small_runs, small_values
@@ -41,8 +41,12 @@ def test_strips_are_pretrained_on_drawn_and_finetuned_but_not_exported(tmp_path)
     config.init_from, config.global_batch_size = str(run), 8
     config.finetuning.train_file = str(directory)
     small_runs.untrained(config, tmp_path / "tuned")
+    described = value_masking.described(records.Manifest.load(directory))
     # Squares of as many patches, and strips that stand.
     for name, sides in (("squares", (8, 8)), ("standing", (16, 4))):
-        config.finetuning.train_file = str(build(tmp_path, name, *sides)[1])
+        other = build(tmp_path, name, *sides)[1]
+        config.finetuning.train_file = str(other)
+        with pytest.raises(ValueError, match="build it with --like"):
+            value_masking.check(described, records.open(other))
         with pytest.raises(ValueError, match="config.model.grid_rows is 2; it must be"):
             small_runs.untrained(config, tmp_path / "other")

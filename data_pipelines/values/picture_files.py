@@ -141,7 +141,7 @@ def _pixel_range(values: np.ndarray, name: str, rules: Rules) -> tuple[float, fl
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The pictures of an input, and their names, by their numbers; `paths` are those of files."""
+    """The pictures of an input, and their names, by their numbers; only files have `paths`."""
 
     total: int
     name: Callable[[int], str]
