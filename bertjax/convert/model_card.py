@@ -16,7 +16,7 @@ import ml_collections
 from bertjax import __version__
 from bertjax import config as config_lib
 from bertjax.convert import heads, pretrained, sentence_transformers
-from bertjax.data import records
+from bertjax.data import records, value_statistics
 from bertjax.models import sentence_vectors
 from bertjax.workdirs import reader, scalars
 
@@ -26,8 +26,6 @@ SHIFTED = (
     "reads `masked_lm_shift` of config.json. The same weights read from left to right are written "
     "by `python -m bertjax.convert --head=causal_lm`."
 )
-
-CLASSES_SHOWN = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +158,9 @@ def _values(manifest: records.Manifest) -> Iterator[str]:
     ]
     rows = [*facts.get("channels", ()), *facts.get("columns", ()), *shades]
     rows += [{"name": "the labels", **facts["labels"]}] if "labels" in facts else []
-    described = [(it["name"], _described(it)) for it in rows if it.get("kind") != "none"]
+    described = [
+        (it["name"], value_statistics.described(it)) for it in rows if it.get("kind") != "none"
+    ]
     yield from _table(("", ""), described)
     if records.PIXELS_FEATURE in manifest.features:
         height, width, _ = manifest.features[records.PIXELS_FEATURE].shape
@@ -174,20 +174,6 @@ def _values(manifest: records.Manifest) -> Iterator[str]:
             f"In pictures of more than 8 bits {limits[0]:g} became 0 and {limits[1]:g} became 255. "
             "Processors of transformers read 8 bits: do this before."
         )
-
-
-def _described(facts: Mapping[str, Any]) -> str:
-    """Returns the scale or the classes of a column, a channel or labels in a cell of a table."""
-    parts = []
-    for name, value in facts.items():
-        if isinstance(value, list):
-            shown = ", ".join(map(str, value[:CLASSES_SHOWN]))
-            value = shown + f", ... {len(value):,} in all" * (len(value) > CLASSES_SHOWN)
-        if name == "quantiles":
-            value = f"{len(facts[name]):,}, put on a normal distribution"
-        value = f"{value:.6g}" if isinstance(value, float) else value
-        parts += [f"{name} {value}"] if name != "name" else []
-    return "; ".join(parts)
 
 
 def _sentence_vectors(

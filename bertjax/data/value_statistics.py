@@ -13,6 +13,8 @@ from typing import Any
 from bertjax.options import faults as faults_lib
 from bertjax.options import schema
 
+NAMES_SHOWN = 20  # of categories and classes
+
 _Check = Callable[[Any, str], Iterator[ValueError]]
 
 
@@ -81,6 +83,21 @@ _STATISTICS = {
     "pixel_range": _rule(lambda it: _do_not_fall(it) and len(it) == 2, "two numbers that rise"),
     "channels": [lambda value, name: schema.faults(value, _SCALED, name, is_whole=True)],
 }
+
+
+def described(facts: Mapping[str, Any]) -> str:
+    """Returns the scale or the classes of a column, a channel or labels for people, in a line."""
+    parts = []
+    for name, value in facts.items():
+        if name == "quantiles":
+            value = f"{len(value):,}, put on a normal distribution"
+        elif isinstance(value, list):
+            more = f", ... {len(value):,} in all" * (len(value) > NAMES_SHOWN)
+            value = ", ".join(map(str, value[:NAMES_SHOWN])) + more
+        elif isinstance(value, float):
+            value = f"{value:.6g}"
+        parts += [f"{name} {value}"] if name != "name" else []
+    return "; ".join(parts)
 
 
 def faults(fields: Mapping[str, Any]) -> Iterator[ValueError]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from matplotlib import figure
 
-from bertjax.data import records, value_pictures
-
-NAMES_SHOWN = 8
+from bertjax.data import records, value_pictures, value_statistics
 
 
 def lines(manifest: records.Manifest) -> Iterator[str]:
@@ -31,21 +28,11 @@ def lines(manifest: records.Manifest) -> Iterator[str]:
     for title in ("channels", "columns"):
         if title in facts:
             yield title.capitalize()
-            yield from (f"  {one['name']:24}{_described(one)}" for one in facts[title])
+            yield from (
+                f"  {one['name']:24}{value_statistics.described(one)}" for one in facts[title]
+            )
     if labels := facts.get("labels"):
-        yield f"Labels: {_described(labels)}"
-
-
-def _described(facts: Mapping[str, Any]) -> str:
-    parts = []
-    for name, value in facts.items():
-        if name in ("name", "quantiles"):
-            continue
-        if isinstance(value, list) and len(value) > NAMES_SHOWN:
-            value = [*value[:NAMES_SHOWN], f"... {len(value):,} in all"]
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-        parts.append(f"{name} {shown:.4g}" if isinstance(shown, float) else f"{name} {shown}")
-    return "; ".join(parts)
+        yield f"Labels: {value_statistics.described(labels)}"
 
 
 def picture(record_set: records.RecordSet, rows: int) -> figure.Figure:
