@@ -29,6 +29,7 @@ from bertjax.models import encoder as encoders
 from bertjax.options import finetuning as options_lib
 from bertjax.scores import generated
 from bertjax.tasks import base as tasks
+from bertjax.tokenization import tokenizer as tokenizers
 
 # Part of a decoder -> the part of the weights that it starts from if these have no decoder.
 BEGINS = {
@@ -210,10 +211,25 @@ class SequenceScorer(base.Scorer):
         return known.decode(ids[: places[0]] if places else ids)
 
     def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
-        """Returns the scores of the texts; a reference is read as the vocabulary spells it."""
+        """Returns the scores of the texts; a reference is read as the vocabulary spells it.
+
+        What it cannot spell stays as in the file, so that no prediction equals it.
+        """
         known = self.reader.tokenizer
-        ids = known.encode_batch([it.texts[1] for it in self.reader.examples(name)])
-        references, found = [known.decode(it) for it in ids], self.texts(outputs)
+        texts = [it.texts[1] for it in self.reader.examples(name)]
+        ids, found = known.encode_batch(texts), self.texts(outputs)
+        is_unknown = [known.unk_id in it for it in ids]
+        if unknown := sum(is_unknown):
+            logging.warning(
+                "%d of %d targets of %s have words that the vocabulary cannot spell, the first %r: "
+                "no prediction can equal them", unknown, len(texts), self.reader.file(name),
+                texts[is_unknown.index(True)],
+            )  # fmt: skip
+        spelled = zip(texts, ids, is_unknown, strict=True)
+        references = [
+            _with_unknown_words(known, text) if has else known.decode(it)
+            for text, it, has in spelled
+        ]
         return {score: generated.SCORES[score](found, references) for score in self.names}
 
     def predictions(self, predicted: base.Predicted) -> list[base.Prediction]:
@@ -226,6 +242,20 @@ class SequenceScorer(base.Scorer):
         """Writes a text in each line."""
         lines = [" ".join(text.splitlines()) for text in self.texts(outputs)]
         (directory / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+
+
+def _with_unknown_words(known: tokenizers.Tokenizer, text: str) -> str:
+    """Returns a text as a vocabulary spells it, but for words that it cannot spell."""
+    ids, starts, ends = known.encode_with_offsets(text)
+    words = [
+        text[start:end]
+        for token, start, end in zip(ids, starts, ends, strict=True)
+        if token == known.unk_id
+    ]
+    spelled, *others = known.decode(ids.tolist()).split(known.surface(known.unk_id))
+    if len(others) != len(words):
+        return text
+    return spelled + "".join(word + it for word, it in zip(words, others, strict=True))
 
 
 def _of_lines(sources: str, targets: str, rules: tables.Rules) -> list[feature_sets.TextExample]:

@@ -144,6 +144,20 @@ def test_scores_are_those_of_their_packages():
         assert found[name] == pytest.approx(np.mean(each))
 
 
+def test_words_that_the_vocabulary_cannot_spell_are_never_predicted(tmp_path, caplog):
+    known = small_records.vocabulary()
+    word = known.token(60)
+    (tmp_path / "a.csv").write_text(f"text,target\n{word},{word} цветок {word}\n{word},{word}\n")
+    reader = reader_of(tmp_path, train_file=str(tmp_path / "a.csv"))
+    scorer = sequences.SequenceScorer(reader)
+    ids = known.encode_batch([f"{word} цветок {word}", word])
+    rows = np.full((2, 5), known.sep_id)
+    for row, it in zip(rows, ids, strict=True):
+        row[: len(it)] = it
+    assert scorer.scores("train", {"predictions": rows})["exact_match"] == 0.5
+    assert "1 of 2 targets" in caplog.text and "цветок" in caplog.text
+
+
 def test_texts_that_rouge_cannot_read_are_warned_of(caplog):
     assert generated.SCORES["rougeL"](["एक घर", "a"], ["एक घर", "a"]) == 0.5
     assert "rougeL is 0 for 1 of 2 references" in caplog.text
