@@ -12,7 +12,7 @@ from absl import logging
 from bertjax.data import pictures
 from data_pipelines.values import picture_files
 
-LEAST_SPREAD = 255 / 8
+LEAST_SPREAD = 1 / 8
 LEAST_CUT = 5e-4
 
 
@@ -39,10 +39,11 @@ class Survey:
         self.most_cut = max((cut, name), self.most_cut)
         self.animated += picture.frames > 1
         self.most_frames = max((picture.frames, name), self.most_frames)
-        self.shades = _spread(self.shades, np.ravel(picture.image.getextrema()))
         if picture.extremes:
             self.wide += 1
             self.values = _spread(self.values, picture.extremes)
+        else:
+            self.shades = _spread(self.shades, np.ravel(picture.image.getextrema()))
 
     @property
     def pixel_range(self) -> dict[str, Any]:
@@ -80,11 +81,17 @@ class Survey:
                 f"Pixels are from {low:.9g} to {high:.9g}, beyond --pixel_range: those beyond are "
                 "black or white"
             )
-        if self.shades[1] - self.shades[0] < LEAST_SPREAD:
-            advice = f": --pixel_range={low:.9g},{high:.9g} uses all of it" if self.wide else ""
+        black, white = bounds or picture_files.OF_16_BITS
+        if self.wide and high - low < LEAST_SPREAD * (white - black):
             yield (
-                "Less than an eighth of the range from black to white is used, shades of "
-                f"{self.shades[0]} to {self.shades[1]} of 255{advice}"
+                f"Less than an eighth of the range from {black:g} to {white:g} is used: the pixels "
+                f"of more than 8 bits are from {low:.9g} to {high:.9g}; give --pixel_range"
+            )
+        darkest, brightest = self.shades
+        if self.wide < self.count and brightest - darkest < LEAST_SPREAD * 255:
+            yield (
+                "Less than an eighth of the range is used: the pixels of 8 bits are from "
+                f"{darkest} to {brightest} of 255"
             )
 
 

@@ -219,8 +219,8 @@ def test_what_pictures_lose_is_logged_once(tmp_path, caplog):
     for text in (
         "22.2% of a picture on average, at most 33.3%",
         "1 of 3 pictures have several frames, at most 2, in",
-        "Less than an eighth of the range from black to white is used, shades of 0 to 16 of 255: "
-        "--pixel_range=0,4095",
+        "range from 0 to 65535 is used: the pixels of more than 8 bits are from 0 to 4095; give",
+        "the pixels of 8 bits are from 0 to 0 of 255",
     ):
         assert caplog.text.count(text) == 1
     caplog.clear()
