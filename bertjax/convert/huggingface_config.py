@@ -118,13 +118,7 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         encoder = _encoder(fields, family, misfits)
         decoder = _decoder(fields, family, encoder, misfits)
     start_id, end_id = _ends(fields, family, misfits)
-    objective = {}
-    for name, (ours, default) in family.objective.items():
-        objective[ours] = value = fields.get(name, default)
-        if others := [*_type_faults(value, type(default), name)]:
-            misfits += others
-        elif not 0 <= value <= 1:
-            misfits.append(faults.wrong(name, value, "a share from 0 to 1"))
+    objective = _objective(fields, family, misfits)
     pooling = fields.get(family.pooling) or POOLINGS[0]
     if pooling not in POOLINGS:
         misfits.append(faults.unknown(family.pooling, pooling, POOLINGS))
@@ -226,6 +220,18 @@ def _fixed_faults(fields: Mapping[str, Any], family: base.Family) -> list[str]:
         for name, value in family.fixed.items()
         if fields.get(name, value) not in (value, None) and (fields[name] or value)
     ]
+
+
+def _objective(fields: Mapping[str, Any], family: base.Family, misfits: Faults) -> dict[str, Any]:
+    """Returns the options of config.pretraining that fields name, and adds the misfits."""
+    objective = {}
+    for name, (ours, default) in family.objective.items():
+        objective[ours] = value = fields.get(name, default)
+        if others := [*_type_faults(value, type(default), name)]:
+            misfits += others
+        elif not 0 <= value <= 1:
+            misfits.append(faults.wrong(name, value, "a share from 0 to 1"))
+    return objective
 
 
 def _encoder(

@@ -17,7 +17,7 @@ from bertjax import __version__
 from bertjax import config as config_lib
 from bertjax.convert import heads, pretrained, sentence_transformers
 from bertjax.data import records, value_statistics
-from bertjax.models import sentence_vectors
+from bertjax.models import encoder_config, sentence_vectors
 from bertjax.workdirs import reader, scalars
 
 SHIFTED = (
@@ -134,7 +134,7 @@ def _sizes(weights: pretrained.Pretrained) -> list[str]:
         ("attention heads", config.num_attention_heads),
         ("intermediate size", config.intermediate_size),
         ("activation", config.hidden_act),
-        ("longest input", f"{config.max_position_embeddings} positions"),
+        ("longest input", f"{config.max_position_embeddings} {_unit(config.embeddings)}"),
     ]
     if weights.decoder is not None:
         rows.insert(1, ("layers of the decoder", weights.decoder.num_hidden_layers))
@@ -147,6 +147,10 @@ def _sizes(weights: pretrained.Pretrained) -> list[str]:
         rows.append(("vocabulary", f"{described['kind']}, {vocabulary.vocab_size}, {casing}"))
         rows.append(("vocabulary SHA-256", f"`{described['sha256']}`"))
     return _table(("", ""), rows)
+
+
+def _unit(embeddings: str) -> str:
+    return "tokens" if embeddings in encoder_config.OF_TOKENS else "positions"
 
 
 def _values(manifest: records.Manifest) -> Iterator[str]:
@@ -206,7 +210,12 @@ def _training(run: Run) -> Iterator[str]:
     seen += f", {run.words:,} words" if run.words else ""
     yield f"Step {run.step:,} of {steps:,}, seed {config.seed}.{seen and f'{seen}.'}"
     yield ""
-    names = ("phase", "steps", "sequences per step", "positions per sequence")
+    names = (
+        "phase",
+        "steps",
+        "sequences per step",
+        f"{_unit(config.model.embeddings)} per sequence",
+    )
     batch = {name: it.global_batch_size or config.global_batch_size for name, it in phases.items()}
     rows = [
         (name, f"{phase.num_steps:,}", batch[name], phase.max_seq_length)
