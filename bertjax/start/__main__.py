@@ -19,6 +19,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import ml_collections
 
@@ -112,8 +113,8 @@ def main(values: programs.Start) -> None:
         command_line.print_report(sentence)
     (recipe,) = recipe_flag.names() or ["own"]
     names = [it.name for it in dataclasses.fields(commands.Options) if it.name != "recipe"]
-    given = {name: getattr(values, name) for name in names} | {"input": text}
-    options = commands.Options(recipe=recipe, **given)
+    given: dict[str, Any] = {name: getattr(values, name) for name in names}
+    options = commands.Options(**{**given, "recipe": recipe, "input": text})
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     more = tuple(it for it in sys.argv[1:] if it.lstrip("-").startswith(("config.", "noconfig.")))
     page = start(pathlib.Path(values.output), options, values.config, more)
