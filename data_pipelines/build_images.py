@@ -309,14 +309,19 @@ def _moments(train: Pictures, options: Options) -> tuple[list[float], list[float
         return [*IMAGENET[0]], [*IMAGENET[1]]
     chosen = np.random.default_rng(options.seed).permutation(len(train))[:MOST_MEASURED]
     total = squares = np.zeros(channels)
+    least, most = np.full(channels, 255), np.zeros(channels, int)
     for first in range(0, len(chosen), value_records.ROWS_PER_BATCH):
         part = chosen[first : first + value_records.ROWS_PER_BATCH]
-        shades = train.take(part)[records.PIXELS_FEATURE].astype(np.float64) / 255
+        pixels = train.take(part)[records.PIXELS_FEATURE]
+        least = np.minimum(least, pixels.min(axis=(0, 1, 2)))
+        most = np.maximum(most, pixels.max(axis=(0, 1, 2)))
+        shades = pixels.astype(np.float64) / 255
         total = total + shades.mean(axis=(1, 2)).sum(axis=0)
         squares = squares + (shades**2).mean(axis=(1, 2)).sum(axis=0)
     mean = total / len(chosen)
     deviation = np.sqrt(np.maximum(squares / len(chosen) - mean**2, 0))
-    return mean.tolist(), np.where(deviation > 0, deviation, 1.0).tolist()
+    # The deviation of a constant need not be 0 once it is rounded.
+    return mean.tolist(), np.where(least < most, deviation, 1.0).tolist()
 
 
 def main(options: Options) -> None:

@@ -89,6 +89,14 @@ def test_pictures_of_other_shapes_become_squares_of_their_middle(tmp_path):
         assert np.abs(picture[2:-2, 2:-2].astype(int) - (200, 100, 50)).max() < 12
 
 
+@pytest.mark.parametrize("shade", range(1, 255, 23))
+def test_a_channel_of_one_shade_is_not_scaled_by_what_rounding_leaves(tmp_path, shade):
+    np.savez(tmp_path / "d.npz", images=np.full((7, 8, 8), shade, np.uint8))
+    build_images.build(options(tmp_path / "d.npz", tmp_path / "r", parts="1"))
+    statistics = records.Manifest.load(tmp_path / "r" / "train").statistics
+    assert statistics["channel_deviations"] == [1.0]
+
+
 def test_training_reads_patches_of_crops_and_evaluation_those_of_the_picture(tmp_path, digits):
     np.save(tmp_path / "d.npy", digits)
     build_images.build(options(tmp_path / "d.npy", tmp_path / "r"))
