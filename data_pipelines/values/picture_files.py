@@ -88,6 +88,8 @@ def _decoded(content: bytes, rules: Rules) -> tuple[Image.Image | np.ndarray, in
     if opened.width * opened.height > MOST_PIXELS:
         sizes = f"{opened.width:,} x {opened.height:,}"
         raise ValueError(f"it has {sizes} pixels, more than {MOST_PIXELS:,}: make it smaller")
+    if opened.format == "EPS":
+        raise ValueError("it is PostScript, which Ghostscript would run: convert it to PNG")
     opened.load()
     picture = ImageOps.exif_transpose(opened)
     frames = getattr(opened, "n_frames", 1)

@@ -126,3 +126,9 @@ def test_a_picture_of_too_many_pixels_is_refused_with_its_sizes(monkeypatch):
     with pytest.raises(ValueError, match="a.png .* 5 x 6 pixels, more than 29"):
         shades(content(COLOURS))
     assert Image.MAX_IMAGE_PIXELS
+
+
+def test_no_program_is_run_for_a_picture():
+    postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n%%EOF\n"
+    with pytest.raises(ValueError, match=r"a\.png .*PostScript"):
+        picture_files.of_bytes(postscript, "a.png", rules())
