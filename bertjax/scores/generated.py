@@ -17,6 +17,8 @@ from bertjax.options import faults
 
 Texts = Sequence[str]
 _READ_BY_ROUGE = re.compile("[a-z0-9]")
+MOST_UNREAD = 0.05  # of the letters and digits of references
+BLEU_WORDS = 4
 
 
 def exact_match(predictions: Texts, references: Texts) -> float:
@@ -28,8 +30,17 @@ def exact_match(predictions: Texts, references: Texts) -> float:
 
 
 def bleu(predictions: Texts, references: Texts) -> float:
-    """Returns sacrebleu's corpus BLEU."""
-    return _package("sacrebleu").corpus_bleu([*predictions], [[*references]]).score
+    """Returns sacrebleu's corpus BLEU, and logs its signature."""
+    if short := sum(len(it.split()) < BLEU_WORDS for it in references):
+        logging.warning(
+            "%d of %d references have fewer than %d words, as BLEU counts; short texts, and those "
+            "of scripts without spaces, may score 0 whatever they are: take chrf",
+            short, len(references), BLEU_WORDS,
+        )  # fmt: skip
+    metric = _package("sacrebleu.metrics").BLEU()
+    score = metric.corpus_score([*predictions], [[*references]]).score
+    logging.info("BLEU: %s", metric.get_signature())
+    return score
 
 
 def chrf(predictions: Texts, references: Texts) -> float:
@@ -40,10 +51,12 @@ def chrf(predictions: Texts, references: Texts) -> float:
 def _rouge(name: str) -> Callable[[Texts, Texts], float]:
     def score(predictions: Texts, references: Texts) -> float:
         scorer = _package("rouge_score.rouge_scorer").RougeScorer([name], use_stemmer=True)
-        if blind := sum(not _READ_BY_ROUGE.search(it.lower()) for it in references):
+        letters = [it for text in references for it in text.lower() if it.isalnum()]
+        unread = sum(not _READ_BY_ROUGE.match(it) for it in letters) / max(len(letters), 1)
+        if unread > MOST_UNREAD:
             logging.warning(
-                "%s is 0 for %d of %d references: rouge-score reads the letters a to z and digits "
-                "alone. Take chrf for other scripts", name, blind, len(references),
+                "%s does not count %.1f%% of the letters of the references: rouge-score reads a to "
+                "z and digits alone. Take chrf for other scripts", name, 100 * unread,
             )  # fmt: skip
         pairs = zip(references, predictions, strict=True)
         values = [scorer.score(reference, it)[name].fmeasure for reference, it in pairs]
@@ -71,7 +84,7 @@ def check(names: Sequence[str]) -> None:
     for name in names:
         if name not in SCORES:
             raise faults.unknown("the score", name, SCORES)
-        SCORES[name](["a text"], ["a text"])
+        SCORES[name](["a text of words"], ["a text of words"])
 
 
 def _package(name: str) -> Any:

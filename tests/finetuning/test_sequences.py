@@ -160,7 +160,23 @@ def test_words_that_the_vocabulary_cannot_spell_are_never_predicted(tmp_path, ca
 
 def test_texts_that_rouge_cannot_read_are_warned_of(caplog):
     assert generated.SCORES["rougeL"](["एक घर", "a"], ["एक घर", "a"]) == 0.5
-    assert "rougeL is 0 for 1 of 2 references" in caplog.text
+    assert "rougeL does not count" in caplog.text
+    caplog.clear()
+    scores = generated.SCORES["rouge1"](["кот спит 2024"], ["правительство утвердило бюджет 2024"])
+    assert scores == 1.0 and "87.5% of the letters" in caplog.text
+    caplog.clear()
+    assert generated.SCORES["rouge1"](["a naïve text of many words"] * 2, ["a naïve text"] * 2)
+    assert "Take chrf" in caplog.text
+    caplog.clear()
+    generated.SCORES["rouge1"](["plain"], ["plain words, and one é: " + "plain " * 20])
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(("text", "is_short"), [("read the file", True), ("今天天气很好", True),
+                                                ("read the whole file", False)])  # fmt: skip
+def test_texts_too_short_for_bleu_are_warned_of(caplog, text, is_short):
+    generated.SCORES["bleu"]([text], [text])
+    assert ("fewer than 4 words" in caplog.text) == is_short
 
 
 def test_faults_of_options_are_all_named(tmp_path, monkeypatch):
