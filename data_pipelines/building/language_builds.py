@@ -111,7 +111,8 @@ def build(
         try:
             manifests[name] = _of_language(in_language(options, name), units, output, make)
         except builders.NoDocumentsError as error:
-            empty.append(f"{name} ({', '.join(unit.location for unit in units)}): {error}")
+            more = ", ..." * (len(units) > 1)
+            empty.append(f"{name}: {error} ({units[0].location}{more})")
         except ValueError as error:
             faults.append(f"{name}: {error}")
     if faults or not manifests:
