@@ -215,7 +215,7 @@ def test_arrays_of_more_than_8_bits_are_read_by_the_same_range(tmp_path, digits,
 
 
 def test_what_pictures_lose_is_logged_once(tmp_path, caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="absl")
     dark = Image.fromarray(np.full((8, 12), 4095, np.uint16))
     dark.putpixel((0, 0), 0)
     for name in "ab":
