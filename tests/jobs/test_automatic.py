@@ -166,7 +166,7 @@ def test_another_recipe_takes_no_lengths_of_phases_that_it_lacks():
 @pytest.mark.slow
 def test_the_speed_is_that_of_the_steps_of_the_run(directory, tmp_path):
     assert train.prepare(hourly(directory, 1e-9), tmp_path / "run").job.last_step == 1
-    assert train.prepare(hourly(directory, 1e9), tmp_path / "run").job.last_step == 9_000
+    assert train.prepare(hourly(directory, 1e5), tmp_path / "run").job.last_step == 9_000
 
 
 def test_hours_are_at_least_none_and_for_pretraining(directory):
