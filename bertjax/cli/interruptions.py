@@ -55,5 +55,5 @@ def _leave(number: int, frame: FrameType | None) -> None:
     del frame
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     with contextlib.suppress(OSError):  # of a terminal that is gone
-        os.write(2, f"\nbertjax: {name}: run the same command again to continue\n".encode())
+        os.write(2, f"\nbertjax: {name}: run the same command again\n".encode())
     os._exit(EXIT_CODES[signal.Signals(number)])

@@ -218,8 +218,8 @@ def _text_columns(path: epath.PathLike, suffix: str, rules: Rules) -> pyarrow.Ta
         return table
     is_row = pyarrow.compute.invert(is_blank)
     if rules.blank_lines:
-        places = pyarrow.compute.indices_nonzero(is_row).to_pylist()
-        return table.slice(0, 1 + max(places, default=-1))
+        places = pyarrow.compute.indices_nonzero(is_row)
+        return table.slice(0, 1 + places[-1].as_py() if len(places) else 0)
     return table.filter(is_row)
 
 

@@ -190,6 +190,10 @@ class SequenceReader(base.Reader):
 class SequenceScorer(base.Scorer):
     """Scores of texts that were searched for, by `generated.SCORES`."""
 
+    def __init__(self, reader: SequenceReader):
+        super().__init__(reader)
+        self.references = functools.cache(self._references)
+
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         names = tuple(self.options.text_scores)
@@ -211,13 +215,18 @@ class SequenceScorer(base.Scorer):
         return known.decode(ids[: places[0]] if places else ids)
 
     def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
-        """Returns the scores of the texts; a reference is read as the vocabulary spells it.
+        """Returns the scores of the texts; a reference is read as the vocabulary spells it."""
+        references, found = self.references(name), self.texts(outputs)
+        return {score: generated.SCORES[score](found, references) for score in self.names}
+
+    def _references(self, name: str) -> list[str]:
+        """Returns the targets of a set as the vocabulary spells them.
 
         What it cannot spell stays as in the file, so that no prediction equals it.
         """
         known = self.reader.tokenizer
         texts = [it.texts[1] for it in self.reader.examples(name)]
-        ids, found = known.encode_batch(texts), self.texts(outputs)
+        ids = known.encode_batch(texts)
         is_unknown = [known.unk_id in it for it in ids]
         if unknown := sum(is_unknown):
             logging.warning(
@@ -226,11 +235,10 @@ class SequenceScorer(base.Scorer):
                 texts[is_unknown.index(True)],
             )  # fmt: skip
         spelled = zip(texts, ids, is_unknown, strict=True)
-        references = [
+        return [
             _with_unknown_words(known, text) if has else known.decode(it)
             for text, it, has in spelled
         ]
-        return {score: generated.SCORES[score](found, references) for score in self.names}
 
     def predictions(self, predicted: base.Predicted) -> list[base.Prediction]:
         texts, scores = self.texts(predicted.outputs), predicted.outputs["scores"].tolist()

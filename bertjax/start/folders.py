@@ -12,6 +12,8 @@ from bertjax.files import opening, path_lists
 # Formats of text whose files say what they are.
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 MOST_SHOWN = 5
+# A source of data_pipelines.build that is called by this word; ./documentation is a folder.
+KEYWORD = "documentation"
 
 
 def expanded(paths: str) -> tuple[str, list[str]]:
@@ -24,7 +26,7 @@ def expanded(paths: str) -> tuple[str, list[str]]:
     """
     patterns, others = [], []
     for path in path_lists.rejoined(paths.split(","), os.path.exists):
-        if not os.path.isdir(path):
+        if path == KEYWORD or not os.path.isdir(path):
             patterns.append(path)
             continue
         files = sorted(_files(path))

@@ -28,9 +28,8 @@ SPECIALS = {"cls": "<cls>", "pad": "<pad>", "sep": "<eos>", "unk": "<unk>", "mas
 _FIRST = ("<cls>", "<pad>", "<eos>", "<unk>")
 
 _SPACE, _SPACE_AND_DIGITS = r"\s+", r"[\s0-9]+"
-_STOP = (
-    r"(?<!\*)\*+\Z"  # a "*" behind another one is not looked at again: a line of them takes no time
-)
+# A "*" behind another one is not looked at again: a line of them takes no time.
+_STOP = r"(?<!\*)\*+\Z"
 _MASKS = re.compile(rf"({re.escape(token_ids.MASK)}|{SPECIALS['mask']})")
 
 _SHOWN = 10  # letters of a table

@@ -98,15 +98,17 @@ def find(pattern: str, *, accepted: str = "paths and globs of files") -> list[st
 
 _OF_TEXT = "a document of a text processor: save it as plain text (UTF-8)"
 _OF_CELLS = "a table of a spreadsheet: save it as CSV UTF-8"
+_PAGES = (".html", ".htm", ".xhtml")
 _MARKED_UP = (
     "a page with tags, which would become tokens: extract its text, for example with trafilatura, "
     "or name it .txt if the tags are wanted"
 )
-# Suffix -> what a file is that is not read, and the remedy.
+# First bytes of documents of other programs; another file of their name is text.
+_MAGIC_OF_DOCUMENTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"{\\rtf", b"%PDF")
+# Suffix -> what such a file is, and the remedy.
 _DOCUMENTS = {
     **dict.fromkeys((".doc", ".docx", ".odt", ".rtf", ".pages"), _OF_TEXT),
     **dict.fromkeys((".xls", ".xlsx", ".ods", ".numbers"), _OF_CELLS),
-    **dict.fromkeys((".html", ".htm", ".xhtml"), _MARKED_UP),
     ".pdf": "a PDF: extract its text, for example with pdftotext",
 }
 
@@ -166,10 +168,13 @@ def head(path: str, size: int) -> bytes:
 
     ValueError for documents of other programs, with the remedy.
     """
-    if remedy := _DOCUMENTS.get(pathlib.PurePath(path).suffix.lower()):
-        raise ValueError(f"{path} is {remedy}")
+    suffix = pathlib.PurePath(path).suffix.lower()
+    if suffix in _PAGES:
+        raise ValueError(f"{path} is {_MARKED_UP}")
     with opened(path) as file:
         first = file.read(size)
+    if suffix in _DOCUMENTS and first.startswith(_MAGIC_OF_DOCUMENTS):
+        raise ValueError(f"{path} is {_DOCUMENTS[suffix]}")
     for magic, suffix in _MAGIC.items():
         if first.startswith(magic) and suffix != opening.suffixes(path)[0]:
             raise ValueError(

@@ -519,7 +519,12 @@ _CHECKS = (
 # Kind of a tokenizer -> the checks of text that is not prose.
 _CHECKS_OF = {
     tokenizer.IntegerTokenizer.kind: (
-        *(_reading, _copied_documents, _copied_lines, _pairs, _examples, _masks),
+        _reading,
+        _copied_documents,
+        _copied_lines,
+        _pairs,
+        _examples,
+        _masks,
     ),
     letters.FIELD: (_reading, _copied_documents, _letters, _pairs, _examples, _masks),
 }

@@ -26,9 +26,18 @@ _LONG_LINES = f"{{:.2%}} of those of {statistics_lib.MIN_LINE_CHARACTERS} charac
 
 # Figures of prose, which sequences of letters are not.
 _OF_PROSE = {
-    *("sentences", "sentences_per_document", "sentence_cuts", "sentence_length", "words"),
-    *("tokens_per_word", "one_sentence_document_share", "one_line_document_share", "scripts"),
-    *("copied_line_share", "duplicate_line_share", "repeated_lines"),
+    "sentences",
+    "sentences_per_document",
+    "sentence_cuts",
+    "sentence_length",
+    "words",
+    "tokens_per_word",
+    "one_sentence_document_share",
+    "one_line_document_share",
+    "scripts",
+    "copied_line_share",
+    "duplicate_line_share",
+    "repeated_lines",
 }
 
 # A title, and labels with their figures in words.

@@ -130,13 +130,12 @@ def of_array(values: np.ndarray, name: str, rules: Rules) -> Picture:
 def _pixel_range(values: np.ndarray, name: str, rules: Rules) -> tuple[float, float]:
     """Returns the values that become black and white."""
     if rules.pixel_range is None and values.dtype.newbyteorder("=") != np.uint16:
-        low, high = (
-            it.reduce(values, axis=None) for it in (np.fmin, np.fmax)
-        )  # nan does not count
+        low = np.fmin.reduce(values, axis=None)  # without nan
+        high = np.fmax.reduce(values, axis=None)
         must = (
             f"given, such as {low:.9g},{high:.9g}, the smallest and the largest pixel of {name}, "
+            f"which has {values.dtype}"
         )
-        must += f"which has {values.dtype}"
         raise faults.wrong("--pixel_range", "", must)
     return rules.pixel_range or OF_16_BITS
 

@@ -25,8 +25,11 @@ def test_a_folder_stands_for_its_texts_at_every_depth(tmp_path):
     assert "2 files" in folders.left_out(others) and "x.docx" in folders.left_out(others)
 
 
-def test_files_and_globs_stay_as_they_are(tmp_path):
-    folder = make(tmp_path, "a,b.txt", "c.txt")
+def test_files_globs_and_the_word_of_a_source_stay_as_they_are(tmp_path, monkeypatch):
+    folder = make(tmp_path, "a,b.txt", "c.txt", "documentation/d.txt")
+    monkeypatch.chdir(folder)
+    assert folders.expanded("documentation") == ("documentation", [])
+    assert folders.expanded("./documentation")[0].endswith("*.txt")
     for paths in (f"{folder}/a,b.txt", f"{folder}/*.txt", f"{folder}/c.txt,gs://b/*.txt"):
         assert folders.expanded(paths) == (paths, [])
     assert folders.left_out([]) == ""

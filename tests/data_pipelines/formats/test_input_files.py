@@ -198,3 +198,8 @@ def test_documents_that_are_not_text_are_refused_with_the_remedy(tmp_path, name,
     (tmp_path / name).write_bytes(b"PK\x03\x04 or <p>text</p>")
     with pytest.raises(ValueError, match=f"{name} .*{remedy}"):
         input_files.head(str(tmp_path / name), 100)
+
+
+def test_a_text_may_be_called_as_a_document_is(tmp_path):
+    (tmp_path / "list.numbers").write_text("one\n")
+    assert input_files.head(str(tmp_path / "list.numbers"), 100) == b"one\n"
