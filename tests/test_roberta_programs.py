@@ -45,7 +45,7 @@ def test_masks_are_filled_with_tokens_and_their_blanks(model):
     assert {" the", "!", "<mask>"} <= probabilities.keys()
     assert sum(c["probability"] for c in masks[0]) == pytest.approx(1, abs=1e-3)
     chosen = [[{"token": " runner"}], [{"token": " home"}]]
-    assert fill_mask.filled(known.split_at_masks(text), chosen) == "the runner ran home."
+    assert fill_mask.filled(known.split_at_masks(text), chosen) == "the **runner** ran **home**."
     # Where the blank before a mask stands makes no difference: it is the mask's.
     (same, _) = fill_mask.fill_mask(model, "the<mask> ran<mask>.", num_candidates=1)
     assert same == masks[0][:1]
