@@ -22,7 +22,7 @@ ORDINARY = [
 
 
 def written(directory, *, learnt):
-    """A model whose predictions are those of its output bias, or depend on the tokens as well."""
+    """A model that always predicts by its output bias, or one that also reads the tokens."""
     made = weights.make("masked_lm", norm_scale=1.0)
     if not learnt:
         params = {

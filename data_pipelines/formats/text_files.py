@@ -22,7 +22,18 @@ ENOUGH_LINES = 8
 # An error names this number of files in other encodings.
 FILES_SHOWN = 10
 
-_WHITE_CONTROLS = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
+# Control characters that become spaces, so that the words at both sides stay apart.
+_WHITE_CONTROLS = {
+    "\x0b": "vertical tab",
+    "\x0c": "form feed",
+    "\x1c": "file separator",
+    "\x1d": "group separator",
+    "\x1e": "record separator",
+    "\x1f": "unit separator",
+    "\x85": "next line",
+}
+_NAMES = _WHITE_CONTROLS | {"\x00": "NUL", "\x08": "backspace", "\x1b": "escape"}
+_NAMED = 3  # different control characters of a line
 # JSON can spell surrogates, which are not characters, and no encoder takes them.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _C0_CONTROLS = bytes(code for code in [*range(32), 127] if code not in b"\t\n\r")
@@ -85,10 +96,14 @@ def lines(
 
 def clean(text: str, place: str, log: input_files.Log) -> str:
     """Returns text without control characters; those that are white space become spaces."""
-    if not _CONTROLS.search(text):
+    controls = dict.fromkeys(_CONTROLS.findall(text))
+    if not controls:
         return text
-    is_c1 = text_encodings.C1_CONTROLS.search(text)
-    log.problem("c1_controls" if is_c1 else "control_characters", place)
+    kind = "c1_controls" if text_encodings.C1_CONTROLS.search(text) else "control_characters"
+    if controls.keys() <= _WHITE_CONTROLS.keys():
+        kind = "controls_as_spaces"
+    named = [f"U+{ord(it):04X} {_NAMES.get(it, '')}".strip() for it in controls]
+    log.problem(kind, f"{place} ({', '.join(named[:_NAMED])})")
     return _CONTROLS.sub(lambda match: " " if match.group() in _WHITE_CONTROLS else "", text)
 
 

@@ -73,8 +73,8 @@ READING_PROBLEMS = {
     "file with --encoding=cp1252",
     "carriage_returns": "lines hold carriage returns, which end no line in a file that has line "
     "feeds; if they should, convert the file with `tr '\\r' '\\n'`",
-    "control_characters": "lines held NUL or control characters, which were removed; look whether "
-    "the files are text",
+    "control_characters": "lines held NUL or control characters, which were removed without a "
+    "space in their place; look whether the files are text",
     "long_lines": "lines of a megabyte and more were cut into pieces or, as JSON, left out; look "
     "whether the files are text, with a paragraph or a record per line",
     "long_documents": "very long documents were cut in several; separate documents by blank lines",
@@ -88,6 +88,8 @@ READING_PROBLEMS = {
     "invalid_utf8_records": "records hold a text that is not UTF-8 and were left out",
     "unparsable_pages": "pages could not be parsed and were skipped",
 }
+# Counted in the report, and no reason to change the text.
+HARMLESS = {"controls_as_spaces"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +116,10 @@ class _Facts:
         new = [it for it in options if it not in self._given]
         listed = ", ".join(new[:-1])
         return f"use {listed}{' or ' if listed else ''}{new[-1]}" if new else ""
+
+    @property
+    def has_pairs(self) -> bool:
+        return bool(pairing.labels(self.pair_objective))
 
     @property
     def _given(self) -> list[str]:
@@ -155,7 +161,8 @@ def warnings(
     )
     checks = _CHECKS_OF.get(kind, _CHECKS)
     all_warnings = [Warning(name, text) for check in checks for name, text in check(facts)]
-    passed_over = ("few_documents", "few_examples") if split == "heldout" else ()
+    # The training part is of the same input.
+    passed_over = ("few_documents", "few_examples", *READING_PROBLEMS) if split == "heldout" else ()
     return [warning for warning in all_warnings if warning.name not in passed_over]
 
 
@@ -196,7 +203,7 @@ def _reading(facts: _Facts) -> _Found:
         counted = "documents" if kind.endswith(_OF_DOCUMENTS) else "sentences"
         total = facts.of(counted)
         is_rare = total is None or problem["count"] <= READING_PROBLEM_SHARE * total
-        if is_rare and kind != "empty_files":
+        if kind in HARMLESS or (is_rare and kind != "empty_files"):
             continue
         what = READING_PROBLEMS.get(kind, f"{kind.replace('_', ' ')} were met")
         yield kind, f"{problem['count']:,} {what} (first: {', '.join(problem['first'])})"
@@ -217,11 +224,12 @@ def _documents(facts: _Facts) -> _Found:
             f"--one_document_per_file), or {without_pairs or 'give more text'}",
         )
     elif facts.exceeds("longest_document_share", LONGEST_DOCUMENT_SHARE):
+        partners = "its segments rarely get a partner from elsewhere that is like them"
+        harm = partners if facts.has_pairs else "it is held out as a whole or not at all"
         yield (
             "giant_document",
             f"one document holds {facts.of('longest_document_share'):.0%} of all tokens, as if "
-            "blank lines were missing in it; its segments rarely get a partner from elsewhere that "
-            "is like them: separate its parts by blank lines",
+            f"blank lines were missing in it; {harm}: separate its parts by blank lines",
         )
     if documents and empty and empty > EMPTY_DOCUMENT_SHARE * documents:
         yield (
@@ -251,7 +259,7 @@ def _blank_lines_text(facts: _Facts) -> str:
     harm = (
         "most segments then have no next sentence, so that most pairs are random and the label "
         "teaches little"
-        if pairing.labels(facts.pair_objective)
+        if facts.has_pairs
         else "an example then is a few sentences and much padding, with little context"
     )
     # A document of each file is advised if that leaves enough of them.
@@ -271,11 +279,12 @@ def _blank_lines_text(facts: _Facts) -> str:
 
 def _copied_documents(facts: _Facts) -> _Found:
     if facts.exceeds("duplicate_document_share", DUPLICATE_DOCUMENT_SHARE):
+        pairs = ", and a random segment may really be the next one" if facts.has_pairs else ""
         yield (
             "duplicate_documents",
             f"{facts.of('duplicate_document_share'):.1%} of the documents are copies of another "
-            "one; the model learns them by heart, and a random segment may really be the next one: "
-            "build with --deduplicate=documents, which leaves the copies out",
+            f"one; the model learns them by heart{pairs}: build with --deduplicate=documents, "
+            "which leaves the copies out",
         )
 
 
@@ -358,19 +367,21 @@ def _sentences(facts: _Facts) -> _Found:
         return
     if facts.exceeds("long_sentence_share", LONG_SENTENCE_SHARE):
         lines = "--sentence_splitter=lines"
+        pairs = ", and most pairs become random" if facts.has_pairs else ""
         yield (
             "long_sentences",
             f"{facts.of('long_sentence_share'):.0%} of the tokens stand in sentences of more than "
-            "100 tokens, as if sentence ends were not found; segments then begin and end anywhere, "
-            "and most pairs become random: choose another --sentence_splitter (sentencex knows the "
+            "100 tokens, as if sentence ends were not found; segments then begin and end "
+            f"anywhere{pairs}: choose another --sentence_splitter (sentencex knows the "
             "abbreviations of more languages), or give one sentence per line"
             + (f" and {lines}" if facts.advice(lines) else ""),
         )
     elif lengths["mean"] < MEAN_SENTENCE_LENGTH:
+        pairs = "; pairs are then cut inside of sentences" if facts.has_pairs else ""
         yield (
             "short_sentences",
             f"a sentence has {lengths['mean']:.1f} tokens on average, as if lines were single "
-            "words or cut everywhere; pairs are then cut inside of sentences: give a paragraph or "
+            f"words or cut everywhere{pairs}: give a paragraph or "
             "a sentence per line, or choose another --sentence_splitter",
         )
 
@@ -435,8 +446,8 @@ def _examples(facts: _Facts) -> _Found:
     if facts.is_below("examples", MIN_EXAMPLES):
         yield (
             "few_examples",
-            f"there are only {examples:,} examples, {examples / 256:.1f} batches of 256; a model "
-            "soon knows them by heart: give more text, or use them to try things out",
+            f"there are only {examples:,} examples; a model soon knows them by heart: give more "
+            "text, or use them to try things out",
         )
     if facts.is_below("fill", MIN_FILL) and facts.of("sequences") is None:
         length = fill * facts.max_seq_length

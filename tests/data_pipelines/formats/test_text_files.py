@@ -23,7 +23,7 @@ def test_documents_end_at_blank_lines_and_are_named_by_their_first(tmp_path):
         (
             b"\n\none\r\n two \n\t\n\x0c\nthree\n\nfour",
             [(":3", "one\ntwo"), (":7", "three"), (":9", "four")],
-            {"control_characters": 1},
+            {"controls_as_spaces": 1},
         ),
         (f"\ufeff{text}\nnext".encode(), [(":1", f"{text}\nnext")], {"carriage_returns": 1}),
         (b"one\rtwo\r\rthree\r", [(":1", "one\ntwo"), (":4", "three")], {}),
@@ -45,7 +45,17 @@ def test_lines_that_are_not_utf8_are_left_out_and_counted(tmp_path):
 def test_control_characters_vanish_but_those_of_white_space_still_separate(tmp_path):
     found, problems = read(tmp_path, "o\x00ne\x7f\ntwo\x0bthree\nfo\xa0ur\t5\nsi\x85x".encode())
     assert found == [(":1", "one\ntwo three\nfo\xa0ur\t5\nsi x")]
-    assert problems == {"control_characters": 3}
+    assert problems == {"control_characters": 1, "controls_as_spaces": 2}
+
+
+def test_control_characters_are_named(tmp_path):
+    log = input_files.Log()
+    assert text_files.clean("one\x0ctwo\x0c", "a.txt:3", log) == "one two "
+    assert text_files.clean("one\x0c\x00\ud800", "a.txt:4", log) == "one "
+    assert log.first_places == {
+        "controls_as_spaces": ["a.txt:3 (U+000C form feed)"],
+        "control_characters": ["a.txt:4 (U+000C form feed, U+0000 NUL, U+D800)"],
+    }
 
 
 def test_text_in_cp1252_that_was_read_as_latin1_is_counted(tmp_path):

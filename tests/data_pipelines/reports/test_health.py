@@ -176,6 +176,24 @@ def test_a_document_for_each_file_is_advised_only_where_there_are_many():
     assert "(without --one_document_per_file)" in warning.text
 
 
+def test_pairs_and_batches_are_named_only_where_they_are():
+    odd = [{"longest_document_share": 0.9}, {"duplicate_document_share": 0.1}]
+    odd += [{"long_sentence_share": 0.5}, {"sentence_length": {"mean": 1.5}}, {"examples": 500}]
+    for changes in odd:
+        (warning,) = judged(HEALTHY | changes, pair_objective="none")
+        words = ("pairs are", "pairs become", "partner", "random segment", "batch")
+        assert not [it for it in words if it in warning.text], warning.text
+
+
+def test_a_problem_of_reading_is_a_warning_once_and_form_feeds_are_none():
+    def problem(kind):
+        return HEALTHY | {"reading_problems": {kind: {"count": 5000, "first": ["a:1"]}}}
+
+    assert len(judged(problem("control_characters"))) == 1
+    assert judged(problem("control_characters"), split="heldout") == []
+    assert judged(problem("controls_as_spaces")) == []
+
+
 def test_a_heldout_split_may_be_small():
     small = HEALTHY | {"documents": 3, "examples": 500}
     names = [warning.name for warning in judged(small)]
