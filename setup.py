@@ -46,7 +46,7 @@ setuptools.setup(
     python_requires=">=3.11",
     packages=[*PACKAGES, "bertjax.configs"],
     package_dir={"bertjax.configs": "configs"},  # found by bertjax.recipes, installed or not
-    package_data={"bertjax": ["py.typed", "compare/curves/*.json", "weights/*/*"]},
+    package_data={"bertjax": ["py.typed", "checks/curves/*.json", "weights/*/*"]},
     entry_points={"console_scripts": ["bertjax = bertjax.__main__:main"]},
     install_requires=[
         "absl-py>=1.4",

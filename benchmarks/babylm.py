@@ -29,8 +29,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from benchmarks import report
+from bertjax.checks import runs
 from bertjax.cli import command_line
-from bertjax.compare import runs
 from bertjax.workdirs import word_marks
 
 if TYPE_CHECKING:

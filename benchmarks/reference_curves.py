@@ -3,7 +3,7 @@ r"""Reference curves of finished runs: mean and spread over seeds, for `bertjax.
     python -m benchmarks.reference_curves --name=bert runs/bert_0 runs/bert_1 [--output=DIR]
 
 The runs have one config and differ in `config.seed`. NAME.json goes into the package's folder
-(`bertjax/compare/curves`), or into --output, which `bertjax.compare --references=DIR` reads.
+(`bertjax/checks/curves`), or into --output, which `bertjax.compare --references=DIR` reads.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import argparse
 import pathlib
 from collections.abc import Sequence
 
+from bertjax.checks import references, runs
 from bertjax.cli import command_line
-from bertjax.compare import references, runs
 
 
 def of_runs(name: str, workdirs: Sequence[pathlib.Path]) -> references.Reference:

@@ -31,14 +31,15 @@ from absl import logging
 from etils import epath
 
 from bertjax import inference, jobs
+from bertjax.checks import table
 from bertjax.cli import command_line, programs
 from bertjax.data import contents, masking, minimal_pairs, parallel_texts, records
 from bertjax.inference import encoding, likelihood
 from bertjax.jobs import held_out
 from bertjax.models import embedding_sharing, parameters
 from bertjax.options import faults
+from bertjax.scores import baselines, parallel
 from bertjax.scores import minimal_pairs as pair_scores
-from bertjax.scores import parallel
 from bertjax.tasks import base as tasks
 from bertjax.tokenization import unknown_tokens
 from bertjax.training import evaluation, state
@@ -108,6 +109,10 @@ def evaluate_checkpoint(
             scores[name] = evaluation.evaluate_set(
                 job, name, evaluate_step, params, **shared, tuned=tuned
             )
+    for name, values in scores.items():
+        if (number := values.pop(baselines.ONLY_CLASS, None)) is not None:
+            labels = saved.config.finetuning.labels
+            logging.warning("%s", table.one_class(name, number, labels))
     examples = {name: {"examples": job.data.num_examples(name)} for name in scores}
     scored = {"step": saved.step, **_flat(examples), **_flat(evaluation.with_mean(job, scores))}
     losses = {name: value for name, value in scored.items() if name.endswith("loss")}

@@ -189,7 +189,7 @@ class RunSaver:
         except evaluation.Stopped:
             self.save(train_state)
             self.stop(step)
-        self.watch.evaluated(step, scores)
+        self.watch.evaluated(step)
         tuned = {name: scores[name] for name in self.run.job.evaluation.tunes if name in scores}
         self.tuned |= tuned
         self.checkpointer.add_evaluation(step, scores, tuned)
@@ -279,7 +279,6 @@ def _facts(job: jobs.Job, phase: jobs.Phase, shape: tuple[int, ...]) -> monitor.
     return monitor.PhaseFacts(
         tokens_per_step=phase.global_batch_size * math.prod(choices) * length,
         flops_per_step=jobs.train_flops(job, phase, length=length),
-        chance_loss=job.data.of_phase(phase).chance_loss,
         details=phase.details,
     )
 

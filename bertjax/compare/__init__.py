@@ -1,1 +1,1 @@
-"""Is a run right? The curves of runs and of references, and the faults of a run, in words."""
+"""Is a run right? The page of runs: what the checks say, and the curves."""

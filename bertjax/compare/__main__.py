@@ -15,8 +15,9 @@ if __name__ == "__main__":
 
 from etils import epath
 
+from bertjax.checks import references, runs
 from bertjax.cli import command_line, programs
-from bertjax.compare import page, references, runs
+from bertjax.compare import page
 from bertjax.files import atomic
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from etils import epath
 from matplotlib import figure
 
-from bertjax.compare import checks, references, runs
+from bertjax.checks import references, runs, table
 from bertjax.files import opening
 from bertjax.scores import baselines
 from bertjax.training import writers
@@ -62,7 +62,7 @@ def text(compared: Sequence[runs.Run]) -> str:
     for run in compared:
         facts = ", ".join(f"{name} {value}" for name, value in _facts(run).items())
         lines.append(f"{run.name}: {facts}")
-        found = [f"{name}: {sentence}" for name, sentence in checks.faults(run)]
+        found = [f"{name}: {sentence}" for name, sentence in table.faults(run)]
         lines += [f"  {sentence}" for sentence in found or [NOTHING]]
     return "\n".join(lines)
 
@@ -83,7 +83,7 @@ def findings(run: runs.Run) -> str:
     """Returns the sentences of the checks as a list of HTML."""
     items = "".join(
         f"<li><b>{escape(name)}</b>: {escape(sentence)}</li>"
-        for name, sentence in checks.faults(run)
+        for name, sentence in table.faults(run)
     )
     return f"<ul>{items}</ul>" if items else f"<p>{NOTHING.capitalize()}.</p>"
 
@@ -91,7 +91,7 @@ def findings(run: runs.Run) -> str:
 def draw(compared: Sequence[runs.Run]) -> figure.Figure:
     """Returns the curves of the runs, with the bands of the reference curves of the first."""
     curves = {run.name: run.lines for run in compared}
-    loss = compared[0].token_loss if compared[0].is_pretraining else "loss"
+    loss = compared[0].main_loss
     names = {"loss": loss, "accuracy": loss.replace("loss", "accuracy")}
     panels = [(name.format(**names), horizontal) for name, horizontal in PANELS]
     drawn = [
@@ -119,7 +119,7 @@ def differing_options(compared: Sequence[runs.Run]) -> dict[str, dict[str, Any]]
 
 
 def _facts(run: runs.Run) -> dict[str, str]:
-    loss = f"{runs.HELD_OUT}{run.token_loss}" if run.is_pretraining else "train/loss"
+    loss = f"{runs.HELD_OUT}{run.main_loss}" if run.is_pretraining else "train/loss"
     end = f" of {run.phase_ends[-1]:,}" if run.phase_ends else ""
     facts = {
         "step": f"{run.step:,}{end}",

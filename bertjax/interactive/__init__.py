@@ -206,7 +206,7 @@ PATHS = {
     "vocabulary": reader.VOCABULARY_DIRECTORY,
     "metrics": scalars.FILE,
     "curves": writers.CURVES_FILE,
-    "tensorboard": writers.TENSORBOARD_DIRECTORY,
+    "tensorboard": scalars.TENSORBOARD_DIRECTORY,
     "predictions": evaluation.PREDICTIONS_DIRECTORY,
 }
 

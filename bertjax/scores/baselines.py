@@ -37,6 +37,8 @@ BASELINES: dict[str, tuple[str, ...]] = {
     "mae_in_units": ("naive_mae_in_units",),
 }
 NAMES = tuple(dict.fromkeys(name for names in BASELINES.values() for name in names))
+# A score that is there where all predictions are one class: its number among the labels, or -1.
+ONLY_CLASS = "only_class"
 LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae", "in_units")
 # Below this share of its baseline a loss has learnt something; others are compared as they are.
 LEARNT = {"discriminator_loss": 0.97}
@@ -54,8 +56,8 @@ def best(scores: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def not_better(scores: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each score that shows that nothing was learnt.
+def not_better(scores: Mapping[str, Any]) -> dict[str, str]:
+    """Returns a sentence for each score, by its name, that shows that nothing was learnt.
 
     These are losses that are no better than a baseline; where no loss has one, all other scores, if
     none of them is better than its baseline.
@@ -65,11 +67,11 @@ def not_better(scores: Mapping[str, Any]) -> list[str]:
     judged = losses or compared
     worse = {name: it for name, it in judged.items() if not _is_better(name, scores, it)}
     if not losses and len(worse) < len(judged):
-        return []
-    return [
-        f"{name} is {scores[name]:.4f}, no better than {baseline}, {scores[baseline]:.4f}"
+        return {}
+    return {
+        name: f"{name} is {scores[name]:.4f}, no better than {baseline}, {scores[baseline]:.4f}"
         for name, baseline in worse.items()
-    ]
+    }
 
 
 def _is_better(name: str, scores: Mapping[str, Any], baseline: str) -> bool:

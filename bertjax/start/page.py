@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Sequence
 from html import escape
 
+from bertjax.checks import runs
 from bertjax.compare import page as compare_page
-from bertjax.compare import runs
 from bertjax.files import atomic
 from bertjax.start import commands
 

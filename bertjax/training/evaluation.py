@@ -21,6 +21,7 @@ from jax.sharding import Mesh
 from bertjax import jobs
 from bertjax.devices import sharding
 from bertjax.models import parameters
+from bertjax.scores import baselines
 from bertjax.tasks import base, metrics, prediction
 from bertjax.training import program, writers
 
@@ -117,11 +118,9 @@ def evaluate_set(
         # Tuned scores are saved even then; SQuAD v1.1 tunes none.
         return dict.fromkeys(values | scores, math.nan) | thresholds(job, scores)
     if (answer := scorer.only_answer(name, outputs, scores)) is not None:
-        logging.warning(
-            "Every answer to %s is %r: the model tells nothing apart there. Likely causes: too few "
-            "steps; a learning rate too high or too low; labels that do not follow from the texts",
-            name, answer,
-        )  # fmt: skip
+        labels = [*job.config.finetuning.labels]
+        number = labels.index(answer) if answer in labels else -1
+        scores[baselines.ONLY_CLASS] = float(number)
     _, of_majority = scorer.majority(name) or ("", {})
     return values | scores | {f"majority_{metric}": it for metric, it in of_majority.items()}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,26 +17,11 @@ import numpy as np
 from absl import logging
 
 from bertjax.options import faults
-from bertjax.scores import baselines
 from bertjax.tasks import base, metrics
 from bertjax.training import state, writers
 
-PLATEAU_CAUSES = (
-    "the learning rate is too low, or so high that it diverged early (try a third, and a longer "
-    "warm-up); the batch is too small for this vocabulary; the corpus repeats the same lines (see "
-    "`python -m data_pipelines.inspect_records DIR`); the vocabulary is not the one of the "
-    "records; or the run is simply young: every run passes through it"
-)
-
 # A run is late if it would take this many times the hours of its budget.
 OVERRUN = 1.1
-
-# For scores that are no better than a baseline (`scores.baselines`).
-CHANCE_CAUSES = (
-    "too few steps; the learning rate is too low, or so high that it diverged early (try a third, "
-    "and three times of it); the data hold nothing to learn; with a generator, that it learns "
-    "nothing, or is so large that it seldom errs (see train/mlm_accuracy)"
-)
 
 
 class DivergedError(faults.RunError):
@@ -92,8 +77,9 @@ class Progress:
 class MonitorOptions:
     """The steps and values to log; the last step is always logged.
 
-    `objectives` are the coefficients of the losses (`tasks.Task`), `chance` is that of
-    `tasks.Objective`; `is_evaluated` says whether there are held-out scores at the end.
+    `objectives` are the coefficients of the losses (`tasks.Task`). `faults` takes the lines of
+    metrics.jsonl and returns the names and the sentences of the checks that speak of the run; with
+    a `plateau_check_step` of 0 it is not called.
     `peak_flops` are those of all devices, None if unknown. `word_marks` are the
     numbers of words to notice; `epochs` returns the passes over the data up to a step. `hours` is
     the budget of training, 0 without one; a warning says what `in_time` does about a slow machine.
@@ -104,10 +90,8 @@ class MonitorOptions:
     last_step: int
     max_skipped_steps: int
     plateau_check_step: int
-    plateau_margin: float
     peak_flops: float | None
-    chance: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda averages: {}
-    is_evaluated: bool = False
+    faults: Callable[[Sequence[Mapping[str, Any]]], Iterable[tuple[str, str]]] = lambda lines: ()
     word_marks: tuple[int, ...] = ()
     epochs: Callable[[int], float | None] = lambda step: None
     hours: float = 0.0
@@ -118,12 +102,11 @@ class MonitorOptions:
 class PhaseFacts:
     """The size of a step; the step is compiled once for each of these.
 
-    `chance_loss` is a loss's name and its chance level, `details` is from `jobs.Phase`.
+    `details` is from `jobs.Phase`.
     """
 
     tokens_per_step: int
     flops_per_step: float
-    chance_loss: tuple[str, float] | None
     details: str = ""
 
 
@@ -152,8 +135,8 @@ class Monitor:
         self._steps_since_start, self._seconds_before = 0, progress.seconds
         self._late_hours = OVERRUN * options.hours  # from here on a warning is worth a line
         self._restart_clock(0.0)
-        self._has_checked_plateau = self._has_written = False
-        self._is_at_chance = False
+        self._has_written = False
+        self._faults: set[str] = set()
 
     def begin(self, step: int, phase: PhaseFacts) -> None:
         """Notes that the next step compiles, if it is the first of its batch shape."""
@@ -206,7 +189,7 @@ class Monitor:
         else:
             self._count_skipped(step, record_positions)
         if step % self._options.log_every_steps == 0 or step == self._options.last_step:
-            self._write(step, report, phase)
+            self._write(step, report)
         elif not self._has_written:  # the first line of metrics may be minutes away
             self._writer.progress(step, self._averages())
 
@@ -222,10 +205,9 @@ class Monitor:
                 self.flush()
         return step in self.progress.word_marks.values()
 
-    def evaluated(self, step: int, scores: Mapping[str, float]) -> None:
-        """Warns after the last step of held-out scores that are no better than their baselines."""
-        if self._options.plateau_check_step and step == self._options.last_step:
-            self._warn_of_chance(step, "held-out data", baselines.not_better(scores))
+    def evaluated(self, step: int) -> None:
+        """Takes note of an evaluation, whose scores the writer has."""
+        self._check_faults(step)
 
     def _count_words(self, step: int, words: int) -> None:
         before, self.progress.words = self.progress.words, self.progress.words + words
@@ -300,9 +282,8 @@ class Monitor:
             scalars["train/loss"] = float(np.sum(losses))
         return scalars
 
-    def _write(self, step: int, report: state.StepReport, phase: PhaseFacts) -> None:
-        means, scalars = self.progress.means, self._averages()
-        averages = {name: mean.value() for name, mean in means.items() if mean.weight}
+    def _write(self, step: int, report: state.StepReport) -> None:
+        scalars = self._averages()
         self._has_written = True
         if self.progress.words:
             scalars["train/words"] = float(self.progress.words)
@@ -318,8 +299,7 @@ class Monitor:
         }
         self._writer.scalars(step, scalars)
         self._writer.progress(step, scalars)
-        self._check_plateau(step, averages, phase)
-        self._check_chance(step, averages, phase)
+        self._check_faults(step)
         self._check_budget(step)
         self.progress.means = {}
 
@@ -370,41 +350,11 @@ class Monitor:
             self._options.last_step, expected, hours, max(last_in_time, 0), self._options.in_time,
         )  # fmt: skip
 
-    def _check_plateau(self, step: int, averages: dict[str, float], phase: PhaseFacts) -> None:
-        check_step = self._options.plateau_check_step
-        if self._has_checked_plateau or not check_step or step < check_step:
+    def _check_faults(self, step: int) -> None:
+        """Warns of each fault when it begins; those of the end belong to the end of the log."""
+        if not self._options.plateau_check_step or step == self._options.last_step:
             return
-        if phase.chance_loss is None or phase.chance_loss[0] not in averages:
-            return
-        self._has_checked_plateau = True
-        name, chance = phase.chance_loss
-        if averages[name] > chance - self._options.plateau_margin:
-            logging.warning(
-                "At step %d %s is %.3f nats: still at the unigram plateau (%.3f nats, what is "
-                "reached without looking at the context). Likely causes: %s.",
-                step, name, averages[name], chance, PLATEAU_CAUSES,
-            )  # fmt: skip
-
-    def _check_chance(self, step: int, averages: dict[str, float], phase: PhaseFacts) -> None:
-        """Warns whenever a loss rises to its baseline, and at the end of a short run.
-
-        The only line of a run averages over its first steps too, which says nothing of its end.
-        """
-        options, check_step = self._options, self._options.plateau_check_step
-        is_end = step == options.last_step > options.log_every_steps and not options.is_evaluated
-        if not check_step or not (is_end or step >= check_step):
-            return
-        known = options.chance(averages)
-        if is_end and phase.chance_loss is not None and not self._has_checked_plateau:
-            known = {**known, "unigram_loss": phase.chance_loss[1]}
-        sentences = baselines.not_better({**averages, **known})
-        was_at_chance, self._is_at_chance = self._is_at_chance, bool(sentences)
-        if not was_at_chance:
-            self._warn_of_chance(step, "training", sentences)
-
-    def _warn_of_chance(self, step: int, which: str, sentences: list[str]) -> None:
-        if sentences:
-            logging.warning(
-                "At step %d nothing is learnt by the scores of %s: %s. Likely causes: %s.",
-                step, which, "; ".join(sentences), CHANCE_CAUSES,
-            )  # fmt: skip
+        faults = dict(self._options.faults(self._writer.lines()))
+        for name in faults.keys() - self._faults:
+            logging.warning("At step %d, %s: %s", step, name, faults[name])
+        self._faults = set(faults)

@@ -15,13 +15,14 @@ from etils import epath
 
 from bertjax import config as config_lib
 from bertjax import finetuning, jobs, tasks
+from bertjax.checks import runs, table
 from bertjax.convert import families, heads
 from bertjax.data import mixtures
 from bertjax.devices import sharding
 from bertjax.models import encoder, encoder_config, parameters, placement
 from bertjax.tokenization import tokenizer
 from bertjax.training import planned, program, schedules
-from bertjax.workdirs import reader
+from bertjax.workdirs import reader, scalars
 
 
 def start(run: program.Program, workdir: epath.Path) -> None:
@@ -75,12 +76,8 @@ def start(run: program.Program, workdir: epath.Path) -> None:
         logging.info(
             "The learning rate decays from step %d on; the checkpoint of that step is kept", step
         )
-    warmup_steps = int(run.step_inputs.schedule.warmup_steps)
-    if warmup_steps > run.job.last_step:
-        logging.warning(
-            "config.schedule.warmup_steps is %d, but the run has %d steps: the learning rate will "
-            "not reach its peak", warmup_steps, run.job.last_step,
-        )  # fmt: skip
+    for name, sentence in table.faults(runs.of_config(run.config, run.job.phases), table.BEFORE):
+        logging.warning("%s: %s", name, sentence)
 
 
 def _of_run(run: program.Program) -> list[str]:
@@ -125,11 +122,29 @@ def end(run: program.Program, workdir: epath.Path, *, is_new: bool) -> None:
     """Logs where the model is, and what to do next."""
     for line in planned.lines(workdir, run):
         logging.info("%s", line)
+    if faults := list(_faults(workdir)):
+        logging.warning(
+            "What is off in this run (python -m bertjax.compare %s has its curves):\n  %s",
+            workdir, "\n  ".join(faults),
+        )  # fmt: skip
     done = "Finished" if is_new else "This run was finished already, nothing was trained"
     logging.info(
         "%s: the model of step %d is in %s\nWhat next:\n  %s",
         done, run.job.last_step, workdir, "\n  ".join(_next_commands(run, workdir)),
     )  # fmt: skip
+
+
+def _faults(workdir: epath.Path) -> Iterator[str]:
+    """Yields what the checks say of a run that has ended, besides what `start` has logged."""
+    if not scalars.read(workdir / scalars.FILE):
+        return
+    run = runs.read(workdir)
+    left_out = table.BEFORE
+    if not run.options["plateau.check_step"]:
+        left_out += table.MEANWHILE
+    for name, sentence in table.faults(run):
+        if name not in left_out:
+            yield f"{name}: {sentence}"
 
 
 def _next_commands(run: program.Program, workdir: epath.Path) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from etils import epath
 import bertjax
 from bertjax import config as config_lib
 from bertjax import jobs
+from bertjax.checks import runs, table
 from bertjax.devices import accelerators
 from bertjax.files import directories
 from bertjax.models import weight_masks
@@ -284,15 +285,21 @@ def monitor_options(run: program.Program) -> monitor.MonitorOptions:
         last_step=run.job.last_step,
         max_skipped_steps=run.config.max_skipped_steps,
         plateau_check_step=run.config.plateau.check_step,
-        plateau_margin=run.config.plateau.margin,
         peak_flops=peak * run.mesh.size if peak else None,
-        chance=run.job.chance,
-        is_evaluated=bool(run.job.evaluation.sets),
+        faults=functools.partial(_faults, run),
         word_marks=word_marks.marks(run.config.checkpoint.save_at_words),
         epochs=functools.partial(jobs.epochs, run.job),
         hours=run.config.budget.hours,
         in_time=finish if always_kept(run) else "",
     )
+
+
+def _faults(run: program.Program, lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yields the faults of a run that goes on, by its lines of metrics.jsonl."""
+    chance = run.job.data.of_phase(run.job.phases[-1]).chance_loss
+    data = runs.DataFacts(unigram_entropy=chance[1] if chance else None)
+    of_run = runs.of_config(run.config, run.job.phases, lines, data=data)
+    yield from table.faults(of_run, table.MEANWHILE)
 
 
 def open_writer(

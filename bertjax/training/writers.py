@@ -25,11 +25,10 @@ from bertjax.data import progress
 from bertjax.files import atomic
 from bertjax.scores import baselines
 from bertjax.training import preemption, run_writers
-from bertjax.training.run_writers import base, files
+from bertjax.training.run_writers import base
 from bertjax.workdirs import scalars
 
 CURVES_FILE = "curves.png"
-TENSORBOARD_DIRECTORY = files.TENSORBOARD_DIRECTORY
 MAX_LEGEND_ROWS = 30  # of the legend for several runs
 
 # The scalars of the progress line, in its order: name, then how the value is shown.
@@ -135,6 +134,7 @@ class RunWriter:
             evaluates_again=evaluates_again,
         )
         self._writers = run_writers.open_all(kinds, run, sent)
+        self._lines = scalars.read(self._metrics)  # of the steps that a resumed run goes on from
         self._progress = progress.Progress(
             "step", total_steps, start=start_step, log_every_seconds=log_every_seconds
         )
@@ -150,8 +150,13 @@ class RunWriter:
         if not self._enabled:
             return
         numbers = {name: float(value) for name, value in values.items()}
+        self._lines.append({"step": step, **numbers})
         for writer in self._writers:
             writer.scalars(step, numbers)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Returns the lines of metrics.jsonl, none on other processes than the first."""
+        return self._lines if self._enabled else []
 
     def progress(self, step: int, values: Mapping[str, SupportsFloat]) -> None:
         """Shows how far the run is: a bar on a terminal, else a log line every few seconds."""

@@ -54,6 +54,18 @@ class Description:
                 f"lacks {error}, which says what the run was trained on: it is damaged"
             ) from error
 
+    def located(self, path: str) -> str:
+        """Returns where a path of the config is, for a program that runs in another folder.
+
+        A relative path that does not exist here is looked for beside the workdir, and beside each
+        folder that it is in.
+        """
+        if not path or epath.Path(path).exists():
+            return path
+        folders = epath.Path(self.directory).resolve().parents
+        places = [folder / path for folder in folders]
+        return str(next((it for it in places if it.exists()), path))
+
     def needed_vocabulary(self) -> tokenizer.Tokenizer:
         """Returns the vocabulary, or raises a FileNotFoundError that says why it is missing."""
         if self.vocabulary is None:
@@ -112,7 +124,8 @@ def training_records(trained: Description) -> dict[str, records.RecordSet]:
     record_sets = {}
     for phase, digest in trained.identity("manifests").items():
         length = trained.config.phases[phase].max_seq_length
-        directory = epath.Path(records.directory_of(trained.config.data.train_dir, length))
+        train_dir = records.directory_of(trained.config.data.train_dir, length)
+        directory = epath.Path(trained.located(train_dir))
         try:
             manifest = records.Manifest.load(directory)
         except (FileNotFoundError, ValueError):

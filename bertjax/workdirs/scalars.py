@@ -17,6 +17,7 @@ from etils import epath
 from bertjax.files import atomic, json_text, opening
 
 FILE = "metrics.jsonl"  # in the workdir
+TENSORBOARD_DIRECTORY = "tensorboard"  # in the workdir: the same scalars as events
 
 
 def line_of(step: int, values: Mapping[str, SupportsFloat]) -> str:
@@ -42,12 +43,11 @@ def last_evaluation(
 
     A score that is not finite is None. Without an evaluation the step is None and the scores {}.
     """
-    step, scores = None, {}
-    for line in lines:
-        line_scores = {name: value for name, value in line.items() if name.startswith("eval/")}
-        if line_scores and line["step"] <= until_step:
-            step, scores = line["step"], line_scores
-    return step, scores
+    for line in reversed(lines):
+        scores = {name: value for name, value in line.items() if name.startswith("eval/")}
+        if scores and line["step"] <= until_step:
+            return line["step"], scores
+    return None, {}
 
 
 def forget_after(path: Path, step: int, *, and_its_evaluation: bool = False) -> None:

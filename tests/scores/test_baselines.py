@@ -33,7 +33,7 @@ SERIES = {"value_loss": 0.3, "mean_loss": 0.9, "last_value_loss": 0.4, "interpol
 )
 def test_a_score_that_is_no_better_than_the_best_of_its_baselines_is_named(scores, worse):
     sentences = baselines.not_better({"loss": 9.0} | scores)
-    assert [sentence.split()[0] for sentence in sentences] == worse
-    for name, sentence in zip(worse, sentences, strict=True):
+    assert [*sentences] == worse
+    for name, sentence in sentences.items():
         baseline = baselines.best(scores)[name]
         assert f"{baseline}, {scores[baseline]:.4f}" in sentence

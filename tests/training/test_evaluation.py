@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax import config as config_lib
 from bertjax.devices import sharding
 from bertjax.tasks import metrics, prediction
 from bertjax.training import evaluation
@@ -107,14 +108,18 @@ def scored(monkeypatch, outputs, tunes=(), **scorer):
         tunes=tunes,
     )
     data = types.SimpleNamespace(evaluation_batches=lambda name, batch_size, rows: iter(()))
-    job = types.SimpleNamespace(evaluation=evaluated, data=data, chance=lambda values: {})
+    config = config_lib.default_config()
+    config.finetuning.labels = ("contradiction", "entailment")
+    job = types.SimpleNamespace(
+        config=config, evaluation=evaluated, data=data, chance=lambda values: {}
+    )
     monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: ({"loss": 0.7}, outputs))
     mesh = sharding.make_mesh(jax.devices()[:1], data=1)
     return job, evaluation.evaluate_set(job, "dev", None, None, mesh=mesh, batch_size=4)
 
 
-@pytest.mark.parametrize(("answer", "warnings"), [("entailment", 1), (None, 0)])
-def test_one_answer_to_a_whole_set_is_warned_of(monkeypatch, caplog, answer, warnings):
+@pytest.mark.parametrize(("answer", "number"), [("entailment", 1), ("of spans", -1), (None, None)])
+def test_one_prediction_for_a_whole_set_is_a_score(monkeypatch, answer, number):
     job, scores = scored(
         monkeypatch,
         {},
@@ -122,8 +127,8 @@ def test_one_answer_to_a_whole_set_is_warned_of(monkeypatch, caplog, answer, war
         only_answer=lambda name, outputs, scores: answer,
         majority=lambda name: ("entailment", {"accuracy": 0.527}),
     )
+    assert scores.pop("only_class", None) == number
     assert scores == {"loss": 0.7, "accuracy": 0.5, "majority_accuracy": 0.527}
-    assert caplog.text.count("Every answer to dev is 'entailment'") == warnings
     assert evaluation.majority_baseline(job, "dev") == "; majority: always 'entailment'"
 
 

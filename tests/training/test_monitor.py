@@ -1,4 +1,4 @@
-"""Claims about what a run notices: skipped steps, divergence, exact averages, the plateau."""
+"""Claims about what a run notices: skipped steps, divergence, exact averages, faults that begin."""
 
 import dataclasses
 import types
@@ -7,13 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.tasks import masked_values, metrics, replaced_tokens
+from bertjax.tasks import metrics
 from bertjax.training import monitor, state
 
-ENTROPY = 6.0
-PHASE = monitor.PhaseFacts(
-    tokens_per_step=2048, flops_per_step=1e9, chance_loss=("mlm_loss", ENTROPY)
-)
+PHASE = monitor.PhaseFacts(tokens_per_step=2048, flops_per_step=1e9)
 NEXT_PHASE = dataclasses.replace(PHASE, tokens_per_step=4096)
 POSITIONS = np.stack([np.full(10, 3), np.arange(40, 50)], axis=1)
 
@@ -24,6 +21,9 @@ class Lines:
     def __init__(self):
         self.scalar_lines, self.progress_lines = {}, {}
         self.notes = []
+
+    def lines(self):
+        return list(self.scalar_lines.values())
 
     def note(self, text):
         self.notes.append(text)
@@ -42,7 +42,6 @@ def make_monitor(*, last_checkpoint=None, progress=None, begun=None, **changes):
         "last_step": 1_000,
         "max_skipped_steps": 3,
         "plateau_check_step": 0,
-        "plateau_margin": 0.3,
         "peak_flops": None,
     } | changes
     lines = Lines()
@@ -267,37 +266,6 @@ def test_a_report_is_fetched_one_step_late(monkeypatch):
     assert fetched == reports and sorted(lines.scalar_lines) == [1, 2, 3]
 
 
-def warnings(caplog):
-    return [text for text in caplog.messages if "still at the unigram plateau" in text]
-
-
-def test_a_loss_at_the_plateau_is_reported_once_with_its_causes(caplog):
-    watch, _ = make_monitor(plateau_check_step=6)
-    run(watch, [report(loss=ENTROPY - 0.2)] * 7)
-    assert not warnings(caplog)  # at step 4 it is too early, at 6 and 7 no interval ends
-    run(watch, [report(loss=ENTROPY - 0.2)] * 20, first_step=8)
-    (text,) = warnings(caplog)
-    assert "At step 8 mlm_loss is 5.800" in text and "(6.000 nats" in text
-    assert monitor.PLATEAU_CAUSES in text
-
-
-@pytest.mark.parametrize(
-    ("loss", "check_step", "chance_loss"),
-    [
-        (ENTROPY - 0.4, 6, PHASE.chance_loss),
-        (99.0, 6, None),
-        (99.0, 6, ("another_loss", ENTROPY)),
-        (99.0, 0, PHASE.chance_loss),
-    ],
-    ids=["below", "unknown", "of another loss", "not asked for"],
-)
-def test_no_plateau_is_reported(caplog, loss, check_step, chance_loss):
-    watch, _ = make_monitor(plateau_check_step=check_step)
-    phase = dataclasses.replace(PHASE, chance_loss=chance_loss)
-    run(watch, [report(loss=loss)] * 12, phase=phase)
-    assert not warnings(caplog)
-
-
 def test_what_compiles_is_reported_once_for_each_batch_shape_and_taken_off_when_it_ran():
     begun = set()
     watch, lines = make_monitor(begun=begun)
@@ -312,76 +280,29 @@ def test_what_compiles_is_reported_once_for_each_batch_shape_and_taken_off_when_
     assert lines.notes == []
 
 
-def test_a_discriminator_that_tells_nothing_apart_is_warned_of_whenever_it_begins(caplog):
-    watch, _ = make_monitor(
-        objectives={"discriminator_loss": 1.0},
-        log_every_steps=1,
-        plateau_check_step=2,
-        chance=replaced_tokens.chance,
-    )
+def test_a_fault_is_warned_of_whenever_it_begins_but_not_at_the_end(caplog):
+    """The log of a run's end has all faults."""
 
-    def scores(loss, recall):
-        values = {"discriminator_loss": loss, "replaced_share": 0.1, "discriminator_recall": recall}
-        means = {name: metrics.Mean(np.float32(it), np.float32(1)) for name, it in values.items()}
-        return dataclasses.replace(GOOD, means=means)
+    def faults(lines):
+        loss = lines[-1]["train/mlm_loss"]
+        return [("high", f"loss is {loss:g}")] if loss > 2 else []
 
-    stuck, learning = scores(0.325, 0.0), scores(0.2, 0.4)
-    run(watch, [stuck, learning, learning, stuck, stuck, learning, stuck])
-    warned = [text for text in caplog.messages if "discriminator_loss" in text]
-    assert [text[:10] for text in warned] == ["At step 4 ", "At step 7 "]
-    assert "discriminator_loss is 0.3250, no better than share_loss, 0.3251" in warned[0]
+    for check_step, at_steps in ((1, ["At step 2, high: loss is 3", "At step 5, high: loss is 4"]),
+                                 (0, [])):  # fmt: skip
+        caplog.clear()
+        watch, _ = make_monitor(
+            faults=faults, plateau_check_step=check_step, log_every_steps=1, last_step=7
+        )
+        run(watch, [report(loss=loss) for loss in (1.0, 3.0, 3.5, 1.0, 4.0, 1.0, 5.0)])
+        assert caplog.messages == at_steps
 
 
-CELLS = {"replaced_loss": 0.67, "replaced_share": 0.3824}
-
-
-def of_cells(loss):
-    means = {it: metrics.Mean(np.float32(value), np.float32(1)) for it, value in CELLS.items()}
-    return dataclasses.replace(GOOD, means={**means, "replaced_loss": metrics.Mean(loss, 1)})
-
-
-@pytest.mark.parametrize(
-    ("loss", "options", "is_warned_of"),
-    [
-        (0.67, {}, True),
-        (0.6, {}, False),
-        (0.67, {"plateau_check_step": 0}, False),
-        (0.67, {"is_evaluated": True}, False),  # held-out scores follow
-        (0.67, {"log_every_steps": 42}, False),  # the first steps are in the average
-    ],
-)
-def test_a_short_run_ends_with_a_warning_of_a_loss_that_its_share_has(
-    caplog, loss, options, is_warned_of
-):
-    known = {"last_step": 42, "plateau_check_step": 20_000, "chance": masked_values.chance}
-    watch, _ = make_monitor(objectives={"replaced_loss": 1.0}, **known | options)
-    run(watch, [of_cells(9.0)] * 40 + [of_cells(loss)] * 2)
-    warned = [text for text in caplog.messages if "always_no_loss" in text]
-    assert [text[:11] for text in warned] == ["At step 42 "] * is_warned_of
-    if is_warned_of:
-        assert "replaced_loss is 0.6700" in warned[0] and monitor.CHANCE_CAUSES in warned[0]
-
-
-def test_a_short_run_on_text_ends_with_a_warning_of_the_frequencies(caplog):
-    for loss, count in ((ENTROPY - 0.1, 0), (ENTROPY, 1)):
-        watch, _ = make_monitor(last_step=12, plateau_check_step=20_000)
-        run(watch, [report(loss=loss)] * 12)
-        assert len([it for it in caplog.messages if "no better than unigram_loss" in it]) == count
-
-
-def test_held_out_scores_are_compared_after_the_last_step_alone(caplog):
-    scores = {"replaced_loss": 0.6692, "always_no_loss": 0.6653}
-    for step, check_step, is_warned_of in ((41, 9, False), (42, 0, False), (42, 99, True)):
-        watch, _ = make_monitor(last_step=42, plateau_check_step=check_step)
-        watch.evaluated(step, scores | {"replaced_loss": 0.66})
-        assert not caplog.messages
-        watch.evaluated(step, scores)
-        assert bool(caplog.messages) == is_warned_of
-    (text,) = caplog.messages
-    assert (
-        "scores of held-out data" in text
-        and "0.6692, no better than always_no_loss, 0.6653" in text
-    )
+def test_the_scores_of_an_evaluation_are_checked_at_once(caplog):
+    watch, lines = make_monitor(faults=lambda lines: [("low", str(len(lines)))],
+                                plateau_check_step=1)  # fmt: skip
+    lines.scalars(7, {"eval/heldout/mlm_loss": 1.0})
+    watch.evaluated(7)
+    assert caplog.messages == ["At step 7, low: 1"]
 
 
 def test_a_run_that_is_slower_than_its_budget_says_where_the_hours_end(caplog, monkeypatch):

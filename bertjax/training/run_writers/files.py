@@ -10,8 +10,6 @@ from pathlib import Path
 from bertjax.training.run_writers import base
 from bertjax.workdirs import scalars
 
-TENSORBOARD_DIRECTORY = "tensorboard"
-
 
 class JsonLines:
     """metrics.jsonl, from which curves, tables of scores and resumed runs live.
@@ -59,7 +57,7 @@ class TensorBoard:
         # The events of an earlier run are dropped from purge_step on, that step included. The
         # suffix keeps apart two runs that start within a second, which the usual name would mix.
         self._events = tensorboardX.SummaryWriter(
-            str(run.directory / TENSORBOARD_DIRECTORY),
+            str(run.directory / scalars.TENSORBOARD_DIRECTORY),
             purge_step=run.start_step + 1,
             flush_secs=10,
             filename_suffix=f".{os.getpid()}.{time.time_ns()}",

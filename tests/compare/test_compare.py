@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from bertjax.compare import page, references, runs
+from bertjax.checks import references, runs
+from bertjax.compare import page
 from bertjax.data import records
 from bertjax.workdirs import checkpoint, reader
 from tests import programs, small_records, small_runs
@@ -49,6 +50,22 @@ def test_the_facts_of_its_records_are_read_where_they_are(tmp_path, monkeypatch)
     train.rename(tmp_path / "gone")
     (tmp_path / "heldout").rename(tmp_path / "gone_too")
     assert runs.read(tmp_path / "run").data == runs.DataFacts()
+
+
+def test_records_are_found_from_any_folder(tmp_path, monkeypatch):
+    train = small_records.write(tmp_path / "project" / "train", documents=range(100, 200))
+    small_records.write(tmp_path / "project" / "heldout", documents=range(190, 210), seed=1)
+    config = small_runs.config_of(tmp_path)
+    config.data.update(train_dir="train", eval_dir="heldout")
+    trained_on(monkeypatch, config, train)
+    small_runs.write(workdir := tmp_path / "project" / "runs" / "one", config)
+    (workdir / reader.TRAINING_DATA_DIRECTORY).mkdir()
+    records.open(train).contents.save(workdir / reader.TRAINING_DATA_DIRECTORY)
+    (tmp_path / "elsewhere").mkdir()
+    for folder in ("project", "elsewhere"):
+        monkeypatch.chdir(tmp_path / folder)
+        facts = runs.read(workdir).data
+        assert (facts.passes, facts.overlap) == (pytest.approx(400 / 168), 0.5)
 
 
 def test_a_reference_of_the_same_data_is_kept_and_drawn_and_another_is_not(tmp_path, monkeypatch):

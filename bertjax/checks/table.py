@@ -1,19 +1,21 @@
 """The faults that a run may have, a row each: a name, and a function of the run.
 
-A check returns a sentence with its figures, or None where nothing is off or its series is missing.
-Thresholds are wide: three healthy seeds were silent, and twelve of thirteen faults that users make
-were named (small runs, 2026-11-27).
+The log, `compare` and the page of `start` speak of a run by these rows alone. A check returns a
+sentence with its figures, or None where nothing is off or its series is missing. Thresholds are
+wide: three healthy seeds were silent, and twelve of thirteen faults that users make were named
+(small runs, 2026-11-27).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
 
-from bertjax.compare import references, runs
+from bertjax.checks import references, runs
 from bertjax.scores import baselines
 
 Steps = Float[np.ndarray, " lines"]
@@ -36,40 +38,142 @@ PAIR_CHANCE = math.log(2)
 LEAST_PASSES, MOST_PASSES = 0.25, 100.0
 MISSING_RATIO, MISSING_DEVIATIONS = 1.5, 5.0
 ENDED_SHARE = 0.95  # of the steps, before which the learning rate should not be gone
+SHORT, SHORT_MARGIN = 1000, 0.1  # steps, and nats below the unigram loss that they should reach
+# The first parts of the paths of heads that no pretraining has.
+HEADS = ("classifier", "span_head")
+FEW_UPDATES, MANY_UPDATES = 20, 100  # of a finetuning
+SHARED = 0.1  # of the lines of an evaluation file
+UNTAUGHT = 0.97  # of the training loss at the start, or more at the end
+NEAR_MAJORITY = 0.1  # of accuracy
+# The learning rate that suits a width: of pretraining (the sizes of `own`), of finetuning (BERT).
+USUAL_RATES = {"pretraining": 2e-4, "finetuning": 3e-5}
+USUAL_WIDTH, UNUSUAL = 768, 8.0  # times the usual rate, or a share of it
 OFF_SPREADS, OFF_NATS = 5.0, 0.2  # from a reference curve, whichever is more
 
 
 def _plateau(run: runs.Run) -> str | None:
-    check_step = run.options["plateau.check_step"]
+    if _is_young(run):
+        return None
     level = run.last(f"{runs.HELD_OUT}unigram_loss")
     if run.data.unigram_entropy is not None:
         level = run.data.unigram_entropy
-    is_young = not run.is_finished and not 0 < check_step <= run.step
-    loss = _at_end(run, f"train/{run.token_loss}")
+    loss = _at_end(run, f"train/{run.main_loss}")
     margin = run.options["plateau.margin"]
-    if is_young or not loss > level - margin:
+    if run.step < SHORT:
+        margin = min(margin, SHORT_MARGIN)
+    if not loss > level - margin:
         return None
     return (
         f"The training loss ends at {loss:.2f} nats; {level:.2f} is the unigram plateau, reached "
-        f"without the context, and a model that learns gets {margin:g} below it. Likely causes: "
-        "labels that do not belong to their positions, a learning rate that is too high or too "
-        "low, or too few steps"
+        f"without the context, and a model that learns gets {margin:g} below it. "
+        f"{_causes(run, is_high=loss > level + margin)}"
     )
 
 
 def _at_baseline(run: runs.Run) -> str | None:
+    if _is_young(run):
+        return None
+    is_said = _plateau(run) is not None
     sentences = [
         f"{of_set}: {sentence}"
-        for of_set, scores in run.scores.items()
-        for sentence in baselines.not_better(scores)
+        for of_set, scores in _judged(run).items()
+        for name, sentence in baselines.not_better(scores).items()
+        if not (is_said and name == run.main_loss) and baselines.ONLY_CLASS not in scores
     ]
-    if not sentences or (run.is_pretraining and not run.is_finished):
+    sentences += filter(None, (_guessed(run, *pair) for pair in run.scores.items()))
+    if not sentences:
         return None
-    return f"{'; '.join(sentences)}: a model that learnt nothing scores as well"
+    return f"{'; '.join(sentences)}: a model that learnt nothing scores as well. {_causes(run)}"
+
+
+def _judged(run: runs.Run) -> dict[str, dict[str, float]]:
+    """Returns the scores of the last evaluation, without one those of the last training line."""
+    lines = [line for line in run.lines if "train/learning_rate" in line]
+    if run.scores or len(lines) < 2:  # a single line has the first steps in its mean
+        return run.scores
+    averages = {
+        name.removeprefix("train/"): float(value)
+        for name, value in lines[-1].items()
+        if name.startswith("train/") and value is not None
+    }
+    return {"training": {**averages, **run.chance(averages)}}
+
+
+def _guessed(run: runs.Run, of_set: str, scores: Mapping[str, float]) -> str | None:
+    """Returns a sentence on classes that a finetuning guesses, as after shuffled labels."""
+    labels = len(run.options["finetuning.labels"])
+    accuracy, majority = (scores.get(it, math.nan) for it in ("accuracy", "majority_accuracy"))
+    loss = scores.get("loss", math.nan)
+    if run.is_pretraining or labels < 2 or not loss > math.log(labels):
+        return None
+    if not majority < accuracy < majority + NEAR_MAJORITY:
+        return None
+    return (
+        f"{of_set}: loss is {loss:.4f}, above {math.log(labels):.4f} of equal shares of the "
+        f"{labels} classes, and accuracy {accuracy:.4f} is near majority_accuracy, {majority:.4f}"
+    )
+
+
+def one_class(of_set: str, number: float, labels: Sequence[str]) -> str:
+    """Returns the sentence on an evaluation set all of whose predictions are one class."""
+    label = repr(labels[int(number)]) if 0 <= number < len(labels) else "the same"
+    return f"Every prediction for {of_set} is {label}: the model tells nothing apart there"
+
+
+def _one_class(run: runs.Run) -> str | None:
+    numbers = {name: scores.get(baselines.ONLY_CLASS) for name, scores in run.scores.items()}
+    sentences = [
+        one_class(name, number, run.options["finetuning.labels"])
+        for name, number in numbers.items()
+        if number is not None and math.isfinite(number)
+    ]
+    return f"{'. '.join(sentences)}. {_causes(run)}" if sentences else None
+
+
+def _is_young(run: runs.Run) -> bool:
+    """Whether a run may still be at its baseline."""
+    check_step = run.options["plateau.check_step"] if run.is_pretraining else 0
+    return not run.is_finished and not 0 < check_step <= run.step
+
+
+def _causes(run: runs.Run, *, is_high: bool = False) -> str:
+    """Returns what may keep a run from learning; what the run itself points to comes first.
+
+    `is_high` says that its loss is above that of a model that knows nothing.
+    """
+    options, rate = run.options, run.options["schedule.peak_learning_rate"]
+    usual = USUAL_RATES[options["task"]] * USUAL_WIDTH / options["model.hidden_size"]
+    hours, frozen = options["budget.hours"], options["optimizer.frozen"]
+    few = SHORT if run.is_pretraining else MANY_UPDATES
+    bounded = f", what config.budget.hours={hours:g} allowed" if hours else ""
+    causes = [
+        (f"too high a learning rate (try {rate / 3:.2g})", is_high or rate > UNUSUAL * usual),
+        (f"too few steps ({run.step:,}{bounded})", run.step < few or hours > 0),
+        (f"too low a learning rate (try {rate * 3:.2g})", rate < usual / UNUSUAL),
+        (_FAULTS_OF_DATA[_reads(run)], False),
+    ]
+    if frozen:
+        causes.insert(0, (f"config.optimizer.frozen keeps {', '.join(frozen)} as they were", True))
+    causes.sort(key=lambda it: not it[1])
+    return f"Likely causes: {'; '.join(cause for cause, _ in causes)}"
+
+
+_FAULTS_OF_DATA = {
+    "labels": "labels that do not follow from the inputs",
+    "values": "values that hold nothing to learn",
+    "tokens": "labels that do not belong to their positions, texts that repeat the same lines, or "
+    "another vocabulary than the one of the records",
+}
+
+
+def _reads(run: runs.Run) -> str:
+    if not run.is_pretraining:
+        return "labels"
+    return "values" if run.reads_values else "tokens"
 
 
 def _trivial(run: runs.Run) -> str | None:
-    accuracy = _at_end(run, f"train/{run.token_loss.replace('loss', 'accuracy')}")
+    accuracy = _at_end(run, f"train/{run.main_loss.replace('loss', 'accuracy')}")
     if not accuracy > TRIVIAL_ACCURACY:
         return None
     return (
@@ -94,12 +198,12 @@ def _warm_up(run: runs.Run) -> str | None:
 
 
 def _rate_never_peaks(run: runs.Run) -> str | None:
-    rate, peak = run.series("train/learning_rate")[1], run.options["schedule.peak_learning_rate"]
-    if not run.is_finished or not len(rate) or run.warmup_steps <= run.phase_ends[-1]:
+    peak = run.options["schedule.peak_learning_rate"]
+    if not run.phase_ends or run.warmup_steps <= run.phase_ends[-1]:
         return None
     return (
-        f"The learning rate rises to {rate.max():.2g} and never reaches its peak of {peak:g}: the "
-        f"warm-up of {run.warmup_steps:,} steps is longer than the run of {run.phase_ends[-1]:,}"
+        f"The warm-up of {run.warmup_steps:,} steps is longer than the run of "
+        f"{run.phase_ends[-1]:,}: the learning rate never reaches its peak of {peak:g}"
     )
 
 
@@ -131,7 +235,7 @@ def _rate_never_falls(run: runs.Run) -> str | None:
 
 
 def _spikes(run: runs.Run) -> str | None:
-    steps, loss = _after_warm_up(run, f"train/{run.token_loss}")
+    steps, loss = _after_warm_up(run, f"train/{run.main_loss}")
     places = [i for i in range(3, len(loss)) if _is_spike(loss, i)]
     if not places:
         return None
@@ -147,7 +251,7 @@ def _spikes(run: runs.Run) -> str | None:
 
 
 def _rises(run: runs.Run) -> str | None:
-    steps, loss = _after_warm_up(run, f"train/{run.token_loss}")
+    steps, loss = _after_warm_up(run, f"train/{run.main_loss}")
     width = max(3, round(LAST_SHARE * len(loss)))
     if len(loss) < 3 * width or _changes_task(run):
         return None
@@ -206,7 +310,7 @@ def _held_out_gap(run: runs.Run) -> str | None:
 
 
 def _overfitted(run: runs.Run) -> str | None:
-    steps, loss = run.series(f"{runs.HELD_OUT}{run.token_loss}")
+    steps, loss = run.series(f"{runs.HELD_OUT}{run.main_loss}")
     if len(loss) < 3 or not np.isfinite(loss).any():
         return None
     best = int(np.nanargmin(loss))
@@ -265,11 +369,58 @@ def _unclipped(run: runs.Run) -> str | None:
 
 def _frozen(run: runs.Run) -> str | None:
     patterns = run.options["optimizer.frozen"]
-    if not patterns or run.options["init_from"]:
+    if run.options["init_from"]:  # the parts of a finetuning's head are new
+        patterns = () if run.is_pretraining else [it for it in patterns if _is_of_head(it)]
+    if not patterns:
         return None
     return (
-        f"config.optimizer.frozen keeps {', '.join(patterns)} at random initial values: without "
-        "config.init_from, nothing was learnt there"
+        f"config.optimizer.frozen keeps {', '.join(patterns)} at random initial values: "
+        + ("without config.init_from, nothing was learnt there" if run.is_pretraining else
+           "the head is new, and must be trained")
+    )  # fmt: skip
+
+
+def _is_of_head(pattern: str) -> bool:
+    return any(re.fullmatch(pattern, f"{part}.kernel") for part in HEADS)
+
+
+def _untaught_labels(run: runs.Run) -> str | None:
+    before, after = _ends(run)
+    if not run.is_finished or not after > UNTAUGHT * before:
+        return None
+    return (
+        f"The training loss does not fall: {before:.3f} at the start, {after:.3f} at the end. "
+        f"{_causes(run, is_high=after > before)}"
+    )
+
+
+def _ends(run: runs.Run) -> tuple[float, float]:
+    """Returns the training loss of the first lines and of the last ones, NaN without enough."""
+    loss = run.series("train/loss")[1]
+    if len(loss) < NEAR:
+        return math.nan, math.nan
+    count = max(1, round(LAST_SHARE * len(loss)))
+    return float(np.nanmean(loss[:count])), _at_end(run, "train/loss")
+
+
+def _few_updates(run: runs.Run) -> str | None:
+    before, after = _ends(run)
+    if not run.is_finished or run.step >= FEW_UPDATES or not after > before / 2:
+        return None
+    return (
+        f"The run has {run.step} updates, and the training loss goes from {before:.3f} to "
+        f"{after:.3f}: weights hardly move in so few. More passes over the examples "
+        f"(config.finetuning.num_epochs is {run.options['finetuning.num_epochs']:g}), or a smaller "
+        "batch"
+    )
+
+
+def _shared_examples(run: runs.Run) -> str | None:
+    if not run.data.overlap or run.data.overlap < SHARED:
+        return None
+    return (
+        f"{run.data.overlap:.0%} of the lines of the evaluation file are in the training file, "
+        "word for word: the scores say nothing of examples that the model has not seen"
     )
 
 
@@ -394,8 +545,8 @@ def _gap(run: runs.Run) -> tuple[float, float]:
 
     NaN without them.
     """
-    eval_steps, held_out = run.series(f"{runs.HELD_OUT}{run.token_loss}")
-    steps, loss = run.series(f"train/{run.token_loss}")
+    eval_steps, held_out = run.series(f"{runs.HELD_OUT}{run.main_loss}")
+    steps, loss = run.series(f"train/{run.main_loss}")
     if not len(held_out) or len(loss) < NEAR:
         return math.nan, math.nan
     near = loss[np.argsort(np.abs(steps - eval_steps[-1]), kind="stable")[:NEAR]]
@@ -415,8 +566,10 @@ def _explained(run: runs.Run) -> float:
     return NATS_PER_DROPOUT * dropout + NATS_PER_MASK_RATE * max(0.0, max(rates) - evaluated)
 
 
+Checks = dict[str, Callable[[runs.Run], str | None]]
+
 # Name -> the fault, or None. The checks of pretraining read its losses and its records.
-OF_PRETRAINING: dict[str, Callable[[runs.Run], str | None]] = {
+OF_PRETRAINING: Checks = {
     "unigram plateau": _plateau,
     "trivial targets": _trivial,
     "no warm-up": _warm_up,
@@ -425,14 +578,20 @@ OF_PRETRAINING: dict[str, Callable[[runs.Run], str | None]] = {
     "leak": _leak,
     "held-out gap": _held_out_gap,
     "overfitted": _overfitted,
-    "frozen at random": _frozen,
     "pairs at chance": _pairs,
     "passes over the text": _passes,
     "missing documents": _missing_documents,
     "reference curve": _reference,
 }
-OF_ALL: dict[str, Callable[[runs.Run], str | None]] = {
+OF_FINETUNING: Checks = {
+    "one class for all": _one_class,
+    "training loss does not fall": _untaught_labels,
+    "few updates": _few_updates,
+    "evaluated on training examples": _shared_examples,
+}
+OF_ALL: Checks = {
     "no better than a baseline": _at_baseline,
+    "frozen at random": _frozen,
     "warm-up too long": _rate_never_peaks,
     "learning rate ends early": _rate_ends_early,
     "learning rate never falls": _rate_never_falls,
@@ -442,11 +601,18 @@ OF_ALL: dict[str, Callable[[runs.Run], str | None]] = {
     "gradients grow": _gradients_grow,
     "gradients not clipped": _unclipped,
 }
+# The log speaks of these before the first step: they read the options alone.
+BEFORE = ("frozen at random", "warm-up too long")
+# Of these while the run goes on, of all others once it has ended.
+MEANWHILE = ("unigram plateau", "one class for all", "no better than a baseline")
 
 
-def faults(run: runs.Run) -> Iterator[tuple[str, str]]:
-    """Yields the name of each check that speaks of a run, with its sentence."""
-    chosen = {**OF_PRETRAINING, **OF_ALL} if run.is_pretraining else OF_ALL
+def faults(run: runs.Run, names: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yields the name of each check that speaks of a run, with its sentence.
+
+    `names` are the checks to make, all by default.
+    """
+    chosen = {**(OF_PRETRAINING if run.is_pretraining else OF_FINETUNING), **OF_ALL}
     for name, check in chosen.items():
-        if sentence := check(run):
+        if (not names or name in names) and (sentence := check(run)):
             yield name, sentence

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax import config as config_lib
-from bertjax.compare import references
+from bertjax.checks import references
 
 IDENTITY = {"manifests": {"phase1": "abc"}, "tokenizer_sha256": "def"}
 

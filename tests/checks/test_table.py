@@ -1,12 +1,13 @@
 """Each check speaks of the run that has its fault, with the figures, and is silent otherwise."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 
 from bertjax import config as config_lib
-from bertjax.compare import checks, references, runs
+from bertjax.checks import references, runs, table
 
 STEPS = np.arange(10, 1001, 10)
 UNIGRAM, HELD_OUT = 6.4, "eval/heldout/mlm_loss"
@@ -55,7 +56,7 @@ def run_of(series, options=None, *, held_out=None, step=1000, **facts):
 
 
 def names(run):
-    return [name for name, _ in checks.faults(run)]
+    return [name for name, _ in table.faults(run)]
 
 
 def with_values(name, change):
@@ -102,7 +103,7 @@ FAULTY = {
         "heldout: mlm_loss is 6.5000, no better than unigram_loss, 6.4000"),
     "warm-up too long": (
         lambda: run_of(with_values("train/learning_rate", lambda s, v: s * 1e-7),
-                       {"schedule.warmup_steps": 10_000}), "rises to 0.0001 and never"),
+                       {"schedule.warmup_steps": 10_000}), "10,000 steps is longer than the run"),
     "learning rate ends early": (
         lambda: run_of(with_values("train/learning_rate", lambda s, v: v * (s < 600))),
         "last 40% of the steps"),
@@ -124,14 +125,98 @@ FAULTY = {
 }  # fmt: skip
 
 
+CLASSES = ("no", "yes")
+
+
+def finetuned(loss=lambda s: 0.7 * np.exp(-s / 40), step=60, options=None, scores=None, **facts):
+    """Returns a run of two classes that learns, with a line at each step."""
+    lines = [{"step": s, "train/loss": float(loss(s)), "train/learning_rate": 1e-3 * (1 - s / step)}
+             for s in range(1, step + 1)]  # fmt: skip
+    learnt = {"accuracy": 0.9, "majority_accuracy": 0.55, "loss": 0.3}
+    of_dev = {f"eval/dev/{name}": value for name, value in (learnt | (scores or {})).items()}
+    changes = {"task": "finetuning", "init_from": "RUN", "finetuning.labels": CLASSES,
+               "schedule.warmup_steps": 0, "model.hidden_size": 64}  # fmt: skip
+    options = OPTIONS | changes | (options or {})
+    return runs.Run("run", [*lines, {"step": step, **of_dev}], options, (), (step,), **facts)
+
+
+FINETUNED = {
+    "one class for all": (
+        lambda: finetuned(scores={"only_class": 1.0}), "Every prediction for dev is 'yes'"),
+    "training loss does not fall": (  # as with a learning rate 100 times too high
+        lambda: finetuned(lambda s: 0.8, options={"schedule.peak_learning_rate": 1e-1}),
+        "Likely causes: too high a learning rate (try 0.033)"),
+    "few updates": (lambda: finetuned(step=7), "The run has 7 updates"),
+    "evaluated on training examples": (
+        lambda: finetuned(data=runs.DataFacts(overlap=1.0)), "100% of the lines"),
+    "no better than a baseline": (  # as with shuffled labels
+        lambda: finetuned(scores={"accuracy": 0.6, "loss": 1.4}), "above 0.6931 of equal shares"),
+    "frozen at random": (
+        lambda: finetuned(options={"optimizer.frozen": ("classifier.*",)}), "the head is new"),
+}  # fmt: skip
+
+
 def test_every_check_has_a_case():
-    assert {*FAULTY} == {*checks.OF_PRETRAINING, *checks.OF_ALL}
+    assert {*FAULTY} == {*table.OF_PRETRAINING, *table.OF_ALL}
+    assert {*FINETUNED} == {*table.OF_FINETUNING, *table.OF_ALL} & {*FINETUNED}
+    assert {*table.OF_FINETUNING} <= {*FINETUNED}
 
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_fault_is_named_with_its_figures(name):
     make, figures = FAULTY[name]
-    assert figures in dict(checks.faults(make()))[name]
+    assert figures in dict(table.faults(make()))[name]
+
+
+@pytest.mark.parametrize("name", FINETUNED)
+def test_a_fault_of_a_finetuning_is_named_with_its_figures(name):
+    make, figures = FINETUNED[name]
+    assert figures in dict(table.faults(make()))[name]
+
+
+@pytest.mark.parametrize(
+    ("scores", "is_learnt"),
+    [
+        ({"accuracy": 0.55}, False),
+        ({"accuracy": 0.6, "loss": 0.6}, True),
+        ({"accuracy": 0.8, "loss": 1.4}, True),  # sure of itself, and mostly right
+        ({"rmse": 2.0, "mean_rmse": 2.0, "accuracy": math.nan}, False),  # the mean of a column
+    ],
+)
+def test_a_finetuning_is_compared_with_what_knows_nothing(scores, is_learnt):
+    assert (names(finetuned(scores=scores)) == []) == is_learnt
+    goes_on = dataclasses.replace(finetuned(scores=scores), phase_ends=(90,))
+    assert names(goes_on) == []
+
+
+def test_the_encoder_may_be_frozen():
+    assert names(finetuned(options={"optimizer.frozen": ("encoder.*",)})) == []
+
+
+def test_causes_that_a_run_points_to_come_first():
+    def causes(options, step=5000, loss=6.35):
+        series = with_values("train/mlm_loss", lambda s, v: loss)
+        run = run_of(series, {"model.hidden_size": 128} | options)
+        lines = [line | {"step": line["step"] * step // 1000} for line in run.lines]
+        run = dataclasses.replace(run, lines=lines, phase_ends=(step,))
+        return dict(table.faults(run))["unigram plateau"].partition("Likely causes: ")[2]
+
+    assert causes({"budget.hours": 0.1}).startswith("too few steps (5,000, what config.budget")
+    assert causes({}, step=200).startswith("too few steps (200)")
+    assert causes({}, loss=7.0).startswith("too high a learning rate (try 0.00033)")
+    assert causes({"schedule.peak_learning_rate": 1e-5}).startswith("too low a learning rate")
+    assert causes({"optimizer.frozen": ("encoder.*",)}).startswith("config.optimizer.frozen keeps")
+
+
+def test_a_discriminator_is_compared_with_the_share_that_it_saw():
+    """Without an evaluation, training scores are."""
+    share = {"train/replaced_share": np.full(len(STEPS), 0.1)}
+    for loss, count in ((0.325, 1), (0.2, 0)):
+        series = GOOD | share | {"train/discriminator_loss": np.full(len(STEPS), loss)}
+        options = {"pretraining.objective": "replaced_tokens"}
+        run = run_of(series, options, held_out=())
+        assert names(run) == ["no better than a baseline"] * count
+        assert [*table.faults(run, table.BEFORE)] == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -168,21 +253,21 @@ def test_a_noisy_training_loss_explains_a_held_out_loss_that_is_lower():
 
 
 def test_documents_that_are_trained_on_are_a_leak_whatever_the_losses():
-    sentence = dict(checks.faults(run_of(GOOD, data=runs.DataFacts(overlap=0.04))))["leak"]
+    sentence = dict(table.faults(run_of(GOOD, data=runs.DataFacts(overlap=0.04))))["leak"]
     assert sentence.startswith("4% of the held-out documents")
 
 
 def test_a_reference_names_options_that_differ_even_where_the_loss_does_not():
     run = run_of(GOOD, {"optimizer.weight_decay": 0.1}, references=(reference(),))
-    sentence = dict(checks.faults(run))["reference curve"]
+    sentence = dict(table.faults(run))["reference curve"]
     assert "and its loss does not" in sentence and "optimizer.weight_decay" in sentence
 
 
 def test_a_loss_below_the_reference_curve_is_as_odd_as_one_above():
     low = with_values("train/mlm_loss", lambda step, value: value - 0.5)
     run = run_of(low, held_out=(), references=(reference(),))
-    assert "nats below the reference curve own" in dict(checks.faults(run))["reference curve"]
-    assert "Its options are the same" in dict(checks.faults(run))["reference curve"]
+    assert "nats below the reference curve own" in dict(table.faults(run))["reference curve"]
+    assert "Its options are the same" in dict(table.faults(run))["reference curve"]
 
 
 def test_a_short_run_is_judged_by_its_options():

@@ -1,4 +1,4 @@
-"""The series and the facts of a run, read from its workdir; `checks` and `page` see nothing else.
+"""The series and the facts of a run, read from its workdir; the checks see nothing else.
 
 A run may still go on, and its records may be elsewhere by now: then the facts that need them are
 missing, and the checks that need those say nothing.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,17 +22,18 @@ from jaxtyping import Float
 
 from bertjax import config as config_lib
 from bertjax import jobs, tasks
-from bertjax.compare import references as references_lib
+from bertjax.checks import references as references_lib
 from bertjax.data import contents, records
 from bertjax.files import json_text
 from bertjax.jobs import lengths
 from bertjax.models import encoder_config
 from bertjax.options import faults
-from bertjax.training import writers
 from bertjax.workdirs import reader, scalars
 
 HELD_OUT = "eval/heldout/"
 SECONDS_PER_HOUR = 3600
+MOST_COMPARED = 100_000_000  # bytes of a file of examples
+OF_A_LINE = ("table", "sequences")  # kinds of finetuning whose examples are lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +42,8 @@ class DataFacts:
 
     `passes` counts how often the text is read, each copy (--dupe_factor) as a pass.
     `documents` is the number of training documents, `overlap` the share of the held-out documents
-    that are trained on, `held_out_fraction` the share that the split holds out.
+    that are trained on, in finetuning of the lines of the evaluation file, `held_out_fraction` the
+    share that the split holds out.
     """
 
     passes: float | None = None
@@ -57,8 +61,7 @@ class Run:
     `lines` are from metrics.jsonl; each has `tokens` (batch x length so far) where the phases
     tell, and `hours` (of steps, without evaluation and compiling). `options` are the config by
     dotted names, `identity` the hashes of the data. `resumed` are the steps from which it was
-    continued, `phase_ends` the last steps of the phases, the last of them the end of the run; ()
-    in finetuning.
+    continued, `phase_ends` the last steps of the phases, the last of them the end of the run.
     """
 
     name: str
@@ -123,9 +126,40 @@ class Run:
         return self.options["task"] == "pretraining"
 
     @property
-    def token_loss(self) -> str:
-        """The name of the loss of tokens, "mlm_loss" or "lm_loss"."""
-        return tasks.OBJECTIVES[self.options["pretraining.objective"]].token_loss
+    def main_loss(self) -> str:
+        """The name of the loss that says whether something is learnt, of tokens or of values."""
+        if not self.is_pretraining:
+            return "loss"
+        usual = tasks.OBJECTIVES[self.options["pretraining.objective"]].token_loss
+        names = (usual, "replaced_loss", "category_loss")  # cells may be predicted as such
+        logged = {name for line in self.lines for name in line}
+        return next((it for it in names if f"train/{it}" in logged), usual)
+
+    def chance(self, averages: Mapping[str, float]) -> Mapping[str, float]:
+        """Returns the baselines that follow from averages of the objective's metrics."""
+        if not self.is_pretraining:
+            return {}
+        return tasks.OBJECTIVES[self.options["pretraining.objective"]].chance(averages)
+
+
+def of_config(
+    config: ml_collections.ConfigDict,
+    phases: Sequence[lengths.Phase],
+    lines: Sequence[Mapping[str, Any]] = (),
+    name: str = "",
+    **facts: Any,
+) -> Run:
+    """Returns the run of a config without open options; `facts` are further fields.
+
+    It is what a run knows of itself while it trains.
+    """
+    return Run(
+        name=name,
+        lines=lines,
+        options=dict(config_lib.flatten(config)),
+        phase_ends=tuple(phase.end_step for phase in phases if phase.is_last),
+        **facts,
+    )
 
 
 def read(
@@ -147,21 +181,17 @@ def read(
     saved = trained.meta["config"] if trained else json_text.read_object(path)
     faults.check(f"{path} cannot be read", config_lib.type_faults(saved))
     config = ml_collections.ConfigDict(config_lib.completed(saved))
-    options, identity = (
-        dict(config_lib.flatten(config)),
-        dict(trained.meta["identity"]) if trained else {},
-    )
     if (objective := config.pretraining.objective) not in tasks.OBJECTIVES:
         raise faults.unknown(f"pretraining.objective of {path}", objective, tasks.OBJECTIVES)
-    phases = lengths.phases(config) if config.task == "pretraining" else ()
-    run = Run(
-        name=directory.name,
-        lines=_with_places(lines, phases),
-        options=options,
-        identity=identity,
-        phase_ends=tuple(phase.end_step for phase in phases if phase.is_last),
-        resumed=_resumed(directory / writers.TENSORBOARD_DIRECTORY, lines[-1]["step"]),
-        data=_data_facts(trained, phases) if trained and phases else DataFacts(),
+    phases = lengths.phases(config)
+    run = of_config(
+        config,
+        phases,
+        _with_places(lines, phases if config.task == "pretraining" else ()),
+        directory.name,
+        identity=dict(trained.meta["identity"]) if trained else {},
+        resumed=_resumed(directory / scalars.TENSORBOARD_DIRECTORY, lines[-1]["step"]),
+        data=_data_facts(trained) if trained else DataFacts(),
     )
     known = references_lib.load_all() if references is None else references
     own = tuple(it for it in known if it.key == run.key)
@@ -225,13 +255,16 @@ def _events(content: bytes) -> list[Any]:
     return events
 
 
-def _data_facts(trained: reader.Description, phases: Sequence[lengths.Phase]) -> DataFacts:
+def _data_facts(trained: reader.Description) -> DataFacts:
     """Returns what the records tell, if they are still there, and the copies in the workdir."""
+    if trained.config.task == "finetuning":
+        return DataFacts(overlap=_shared_lines(trained))
     if trained.config.data.source != "records":
         return DataFacts()
+    phases = lengths.phases(trained.config)
     train_sets = reader.training_records(trained)
     manifests = {name: it.manifest for name, it in train_sets.items()}
-    held_out = _held_out(trained.config.data.eval_dir)
+    held_out = _held_out(trained)
     facts: dict[str, Any] = {}
     if manifests:
         facts["passes"] = _passes(manifests, phases)
@@ -246,16 +279,33 @@ def _data_facts(trained: reader.Description, phases: Sequence[lengths.Phase]) ->
     return DataFacts(**facts)
 
 
-def _held_out(directory: str) -> records.RecordSet | None:
+def _held_out(trained: reader.Description) -> records.RecordSet | None:
+    directory = trained.located(trained.config.data.eval_dir)
     try:
         return records.RecordSet(epath.Path(directory), records.Manifest.load(directory))
     except (FileNotFoundError, ValueError) as error:
         if directory:
-            logging.info(
-                "The held-out records are not compared: %s. config.data.eval_dir is read from the "
-                "folder of this call", error,
-            )  # fmt: skip
+            logging.info("The held-out records are not compared: %s", error)
         return None
+
+
+def _shared_lines(trained: reader.Description) -> float | None:
+    """Returns the share of the lines of the evaluation file that the training file has, too.
+
+    None if they are not single files, or no longer there.
+    """
+    options = trained.config.finetuning
+    paths = [trained.located(it) for it in (options.train_file, options.eval_file)]
+    if not all(os.path.isfile(it) and os.path.getsize(it) < MOST_COMPARED for it in paths):
+        return None
+    training, evaluation = (pathlib.Path(it).read_bytes() for it in paths)
+    if training == evaluation:
+        return 1.0
+    if options.dataset not in OF_A_LINE:
+        return None
+    header, *lines = evaluation.splitlines()
+    of_training = {*training.splitlines()} - {header}
+    return sum(it in of_training for it in lines) / max(len(lines), 1)
 
 
 def _passes(
