@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pathlib
 import signal
 import types
 
@@ -346,7 +347,7 @@ def test_a_run_of_one_step_in_a_relative_workdir_logs_its_options_and_gives_sign
     assert "phase1: 168 examples: 0.0476 epochs" in caplog.text
     assert "compiling step 1, 128 tokens" in caplog.text
     assert "transformers will not load this model: wordpiece" in caplog.text
-    assert "warmup_steps is 3, but the run has 1 steps" in caplog.text
+    assert "warm-up too long: The warm-up of 3 steps is longer than the run of 1" in caplog.text
 
 
 def test_the_end_of_a_run_names_its_model_and_the_records_to_evaluate_on(monkeypatch, caplog):
@@ -356,7 +357,7 @@ def test_the_end_of_a_run_names_its_model_and_the_records_to_evaluate_on(monkeyp
     run = types.SimpleNamespace(config=config, job=job)
     monkeypatch.setattr(run_log.planned, "lines", lambda workdir, run: [])
     with caplog.at_level("INFO", logger="absl"):
-        run_log.end(run, "w", is_new=True)
+        run_log.end(run, pathlib.Path("w"), is_new=True)
     assert "Finished: the model of step 8 is in w" in caplog.text
     assert run_log._next_commands(run, "w")[0].endswith("--checkpoint=w --data=heldout")
     data.vocabulary, config.model.language_embeddings = object(), 2

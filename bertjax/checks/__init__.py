@@ -1,1 +1,1 @@
-"""What may be off in a run: its series and facts, a table of checks, and reference curves."""
+"""The checks of a run: its series and facts, a table of faults, and reference curves."""

@@ -290,7 +290,7 @@ def _held_out(trained: reader.Description) -> records.RecordSet | None:
 
 
 def _shared_lines(trained: reader.Description) -> float | None:
-    """Returns the share of the lines of the evaluation file that the training file has, too.
+    """Returns the share of the lines of the evaluation file that are in the training file.
 
     None if they are not single files, or no longer there.
     """

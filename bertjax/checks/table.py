@@ -87,7 +87,7 @@ def _at_baseline(run: runs.Run) -> str | None:
 
 
 def _judged(run: runs.Run) -> dict[str, dict[str, float]]:
-    """Returns the scores of the last evaluation, without one those of the last training line."""
+    """Returns the scores of the last evaluation, without one the averages of the last line."""
     lines = [line for line in run.lines if "train/learning_rate" in line]
     if run.scores or len(lines) < 2:  # a single line has the first steps in its mean
         return run.scores
@@ -601,9 +601,9 @@ OF_ALL: Checks = {
     "gradients grow": _gradients_grow,
     "gradients not clipped": _unclipped,
 }
-# The log speaks of these before the first step: they read the options alone.
+# These read the options alone: the log has them before the first step.
 BEFORE = ("frozen at random", "warm-up too long")
-# Of these while the run goes on, of all others once it has ended.
+# The log has these while the run goes on, and all others at its end.
 MEANWHILE = ("unigram plateau", "one class for all", "no better than a baseline")
 
 

@@ -351,7 +351,7 @@ class Monitor:
         )  # fmt: skip
 
     def _check_faults(self, step: int) -> None:
-        """Warns of each fault when it begins; those of the end belong to the end of the log."""
+        """Warns of each fault that is new; after the last step `run_log` has all of them."""
         if not self._options.plateau_check_step or step == self._options.last_step:
             return
         faults = dict(self._options.faults(self._writer.lines()))

@@ -124,7 +124,7 @@ def end(run: program.Program, workdir: epath.Path, *, is_new: bool) -> None:
         logging.info("%s", line)
     if faults := list(_faults(workdir)):
         logging.warning(
-            "What is off in this run (python -m bertjax.compare %s has its curves):\n  %s",
+            "Faults of this run (python -m bertjax.compare %s draws it):\n  %s",
             workdir, "\n  ".join(faults),
         )  # fmt: skip
     done = "Finished" if is_new else "This run was finished already, nothing was trained"
@@ -135,7 +135,7 @@ def end(run: program.Program, workdir: epath.Path, *, is_new: bool) -> None:
 
 
 def _faults(workdir: epath.Path) -> Iterator[str]:
-    """Yields what the checks say of a run that has ended, besides what `start` has logged."""
+    """Yields what the checks say of a run that has ended, without what `start` has logged."""
     if not scalars.read(workdir / scalars.FILE):
         return
     run = runs.read(workdir)

@@ -57,8 +57,8 @@ class Description:
     def located(self, path: str) -> str:
         """Returns where a path of the config is, for a program that runs in another folder.
 
-        A relative path that does not exist here is looked for beside the workdir, and beside each
-        folder that it is in.
+        A relative path that does not exist here is looked for in the folders above the workdir, the
+        nearest first.
         """
         if not path or epath.Path(path).exists():
             return path

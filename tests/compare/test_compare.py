@@ -1,4 +1,4 @@
-"""A run is read from its workdir, while it trains too; its page and its text say what is off."""
+"""A run is read from its workdir, while it trains too; its page and its text name its faults."""
 
 import dataclasses
 import json

@@ -280,7 +280,7 @@ def test_what_compiles_is_reported_once_for_each_batch_shape_and_taken_off_when_
     assert lines.notes == []
 
 
-def test_a_fault_is_warned_of_whenever_it_begins_but_not_at_the_end(caplog):
+def test_a_fault_is_warned_of_each_time_it_appears_but_not_at_the_end(caplog):
     """The log of a run's end has all faults."""
 
     def faults(lines):
