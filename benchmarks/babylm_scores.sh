@@ -37,6 +37,7 @@ for task in cola rte stsb wnli sst2; do
 done
 python -m bertjax.train --config=configs/conll.py --config.init_from="$run" \
   --workdir="$scores/wnut" --config.seeds=3 \
+  --config.schedule.peak_learning_rate=5e-5 --config.finetuning.num_epochs=3 \
   --config.finetuning.train_file="$sources/ner/wnut17_train.conll" \
   --config.finetuning.eval_file="$sources/ner/wnut17_dev.conll" \
   --config.finetuning.test_file="$sources/ner/wnut17_test.conll"

@@ -120,8 +120,7 @@ def train_ours(
     config.schedule.peak_learning_rate = recipe.learning_rate
     config.schedule.warmup_share = recipe.warmup_share
     config.optimizer.eps = recipe.eps
-    if not recipe.learning_rate:
-        config.finetuning.num_epochs = 1e-3
+    config.finetuning.num_epochs = 1.0 if recipe.learning_rate else 1e-3
     started = time.perf_counter()
     train.train(config, directory)
     whole = time.perf_counter() - started

@@ -122,8 +122,12 @@ def sizes(layers: int, hidden: int, heads: int, intermediate: int) -> dict[str, 
     return {f"model.{name}": number for name, number in zip(names, numbers, strict=True)}
 
 
+# Options of finetuning that a table settles by the encoder's width: `jobs.finetuning_rates`.
+BY_WIDTH = ("schedule.peak_learning_rate", "finetuning.num_epochs", "schedule.warmup_share")
+
+
 def leave_open(config: ml_collections.ConfigDict, *names: str) -> None:
-    """Leaves options to the records: the start of a run chooses them (`jobs.automatic`)."""
+    """Leaves options to the start of a run: `jobs.automatic`, of BY_WIDTH `finetuning_rates`."""
     for name in names:
         *path, last = name.split(".")
         part = functools.reduce(lambda part, each: part[each], path, config)
@@ -164,6 +168,13 @@ def finetuning_config(dataset: str) -> ml_collections.ConfigDict:
     config.checkpoint.keep_last = 1
     config.checkpoint.keep_best = 0
     config.log_every_steps = 20
+    return config
+
+
+def own_finetuning_config(dataset: str) -> ml_collections.ConfigDict:
+    """Returns `finetuning_config` for a user's own tables, with the options of BY_WIDTH open."""
+    config = finetuning_config(dataset)
+    leave_open(config, *BY_WIDTH)
     return config
 
 

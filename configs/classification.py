@@ -11,18 +11,20 @@ Planned:   18.7 s on v5e-1, BERT-base, 10,000 examples: under $0.01, spot under 
 Time:      not yet measured.
 Result:    not yet measured: it depends on the texts.
 
-The recipe is that of GLUE. Labels are found in the training file, and stored with the checkpoint.
+The recipe is that of GLUE, but learning rate and epochs follow from the encoder's width and the
+number of rows (docs/finetuning.md). Labels are found in the training file, and stored with the
+checkpoint.
 """
 
 import ml_collections
 
-from bertjax.recipes import choose, finetuning_config
+from bertjax.recipes import choose, own_finetuning_config
 
 IS_REGRESSION = {"classes": False, "regression": True}
 
 
 def get_config(labels: str = "classes") -> ml_collections.ConfigDict:
     """Returns the recipe for classes or for a regression."""
-    config = finetuning_config("table")
+    config = own_finetuning_config("table")
     config.finetuning.is_regression = choose(IS_REGRESSION, labels, "kind of labels")
     return config

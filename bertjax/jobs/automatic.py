@@ -15,6 +15,7 @@ from absl import logging
 
 from bertjax import config as config_lib
 from bertjax.data import records
+from bertjax.jobs import finetuning_rates
 from bertjax.options import faults as faults_lib
 
 
@@ -134,11 +135,14 @@ def decided(
 ) -> ml_collections.ConfigDict:
     """Returns a copy in which no option is open: as the run that is resumed has it, or the records.
 
+    Those that `finetuning_rates` settles stay open until the rows are read.
+
     `saved` is the config of the run that is resumed, None for a new run. Decisions of its
     machine stay: its kind of random numbers, and the steps that fitted into config.budget.hours.
     """
     options = dict(config_lib.flatten(config))
-    names = [name for name, value in options.items() if value is None]
+    later = finetuning_rates.open_options(config)
+    names = [name for name, value in options.items() if value is None and name not in later]
     if unknown := set(names) - CHOICES.keys():
         raise ValueError(
             f"config.{min(unknown)} has no value; a recipe may leave to the records "

@@ -38,6 +38,7 @@ class PhaseData:
 
     lengths: the lengths of the rows in its batches, the longest last
     num_examples: examples of an epoch
+    epoch_steps: steps of an epoch, if not all batches are full
     fill: share of the positions that hold tokens
     chance_loss: name of a loss and its chance level
     languages: by name, how much of each language the whole phase reads
@@ -45,9 +46,16 @@ class PhaseData:
 
     lengths: tuple[int, ...]
     num_examples: int | None = None
+    epoch_steps: float | None = None
     fill: float | None = None
     chance_loss: tuple[str, float] | None = None
     languages: Mapping[str, mixtures.Part] = dataclasses.field(default_factory=dict)
+
+    def epochs(self, steps: int, batch_size: int) -> float | None:
+        """Returns the passes over the examples in a number of steps, None if they are unknown."""
+        if not self.num_examples:
+            return None
+        return steps / (self.epoch_steps or self.num_examples / batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,11 +165,11 @@ def epochs(job: Job, step: int) -> float | None:
     """Returns the passes over the training data up to a step, None for data without epochs."""
     passes = 0.0
     for phase in job.phases:
-        examples = job.data.of_phase(phase).num_examples
-        if not examples:
-            return None
         steps = min(max(step - phase.first_step, 0), phase.num_steps)
-        passes += steps * phase.global_batch_size / examples
+        epochs = job.data.of_phase(phase).epochs(steps, phase.global_batch_size)
+        if epochs is None:
+            return None
+        passes += epochs
     return passes
 
 

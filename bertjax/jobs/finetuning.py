@@ -32,7 +32,7 @@ from bertjax.finetuning import (
     imported,
     wrapped_tasks,
 )
-from bertjax.jobs import base, lengths, sources, teachers
+from bertjax.jobs import base, finetuning_rates, lengths, sources, teachers
 from bertjax.models import (
     decoder_sharing,
     encoder,
@@ -171,8 +171,17 @@ class FinetuningData(base.Data):
 
     def of_phase(self, phase: lengths.Phase) -> base.PhaseData:
         del phase
-        examples = self.reader.features(kinds.TRAIN).epoch_size if self.reader else None
-        return base.PhaseData(_buckets(self.config.finetuning), examples)
+        buckets = _buckets(self.config.finetuning)
+        if self.reader is None:
+            return base.PhaseData(buckets)
+        examples = self.reader.features(kinds.TRAIN).epoch_size
+        return base.PhaseData(buckets, examples, self._epoch_steps)
+
+    @functools.cached_property
+    def _epoch_steps(self) -> float:
+        training = self._reader().features(kinds.TRAIN)
+        steps = _steps_of(base.unfrozen(self.config), training)
+        return steps / self.config.finetuning.num_epochs
 
     def _reader(self) -> kinds.Reader:
         if self.reader is None:
@@ -214,6 +223,7 @@ def open_job(
     for name in data.test_sets:
         data.examples(name)
         logging.info("Test set %s is read; the model will predict it at the end", name)
+    finetuning_rates.settle(config, len(training), workdirs)
     options = config.finetuning
     options.update(data.decided)
     config.phases.phase1.max_seq_length = options.max_seq_length

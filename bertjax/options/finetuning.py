@@ -18,7 +18,7 @@ ROWS: dict[str, Option] = {
     "dataset": Option("glue", "a key of bertjax.finetuning.KINDS"),
     "name": Option("", "glue: the task (cola, ..., babylm_wsc); squad: v1 | v2"),
     "protocol": Option(
-        "", 'glue: sane | babylm | oracle, settings of others; "": as given'),
+        "", 'glue: tuned: by the width; sane | babylm | oracle: of others; "": as given'),
     "data_dir": Option("", "glue: a directory of the official files, or tfds:..."),
     "train_file": Option(
         "", "all but glue; embeddings: FILE or FILE=WEIGHT, commas between them"),

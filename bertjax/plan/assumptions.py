@@ -6,7 +6,7 @@ import ml_collections
 
 from bertjax import config as config_lib
 from bertjax import jobs
-from bertjax.jobs import finetuning, lengths, pretraining
+from bertjax.jobs import finetuning, finetuning_rates, lengths, pretraining
 from bertjax.models import encoder_config
 from bertjax.training import program, protocols, trials
 
@@ -79,6 +79,7 @@ def _finetuning_with_length(
     assumptions = []
     if num_examples:
         config = config.copy_and_resolve_references()
+        finetuning_rates.settle(config, num_examples)
         config.phases.phase1.num_steps = finetuning.num_steps(config, num_examples)
         source = "--num_examples"
         depth, width = config.model.num_hidden_layers, config.model.hidden_size

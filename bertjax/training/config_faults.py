@@ -16,6 +16,7 @@ from bertjax import finetuning, jobs, tasks
 from bertjax.data import masking, mixtures, pair_objectives, sequence_rows
 from bertjax.devices import sharding, xla_presets
 from bertjax.finetuning import embeddings
+from bertjax.jobs import finetuning_rates
 from bertjax.jobs import lengths as lengths_lib
 from bertjax.models import classification, embedding_sharing, encoder_config
 from bertjax.options import faults, pretraining, table
@@ -52,7 +53,7 @@ CHOICES: dict[str, Collection[str]] = {
 
 def validate(config: ml_collections.ConfigDict) -> None:
     """Raises a ValueError that lists every fault which needs no data and no device to be seen."""
-    faults.check("the config cannot be used", _faults(config))
+    faults.check("the config cannot be used", _faults(finetuning_rates.as_of_base(config)))
 
 
 def _faults(config: ml_collections.ConfigDict) -> Iterator[ValueError | str]:

@@ -33,6 +33,8 @@ class Grid:
 class Protocol:
     """Options by their dotted names, and other values for some tasks.
 
+    An option of None is left open, unless it is given: `jobs.finetuning_rates` settles it.
+
     tasks: the tasks that it is for; (): all
     grid: None for a single setting
     picks_epoch: a training is scored by its best epoch on the development set, not by the last
@@ -61,6 +63,8 @@ PROTOCOLS: dict[str, Protocol] = {
             "schedule.warmup_share": 0.1,
         }
     ),
+    # Not a protocol of others: by the encoder's width and the number of rows.
+    "tuned": Protocol({"search": False, **dict.fromkeys(recipes.BY_WIDTH)}),
     # Source: babylm-org/babylm-eval @45fe2c11, strict/scripts/eval_finetuning.sh and the defaults
     # of strict/evaluation_pipeline/finetune/run.py. Its head, GELU between two norms, is not ours.
     "babylm": Protocol(
@@ -124,7 +128,9 @@ def applied(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     given = dict(config_lib.flatten(config))
     usual = [dict(config_lib.flatten(it)) for it in (config_lib.default_config(), _recipe())]
     own = {option for option in options if given[option] not in [it[option] for it in usual]}
-    kept = {option for option in own & {*AT_MOST} if given[option] < options[option]}
+    open_options = {option for option, value in options.items() if value is None}
+    kept = own & open_options
+    kept |= {option for option in own & {*AT_MOST} if given[option] < options[option]}
     if faults := [
         f"config.{option} is {given[option]!r}; the protocol {name!r} has {options[option]!r}"
         for option in sorted(own - kept)
@@ -132,7 +138,9 @@ def applied(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     ]:
         raise ValueError("; ".join(faults) + ": leave the option or the protocol out")
     config = config.copy_and_resolve_references()
-    config.update_from_flattened_dict({it: options[it] for it in options if it not in kept})
+    recipes.leave_open(config, *(open_options - kept))
+    settled = options.keys() - open_options - kept
+    config.update_from_flattened_dict({option: options[option] for option in settled})
     return config
 
 

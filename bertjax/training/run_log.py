@@ -61,9 +61,10 @@ def start(run: program.Program, workdir: epath.Path) -> None:
             f", {phase.details}" if phase.details else "",
         )  # fmt: skip
         data = run.job.data.of_phase(phase)
-        if examples := data.num_examples:
-            epochs = phase.num_steps * phase.global_batch_size / examples
-            logging.info("%s: %s examples: %.3g epochs", phase.title, f"{examples:,}", epochs)
+        if epochs := data.epochs(phase.num_steps, phase.global_batch_size):
+            logging.info(
+                "%s: %s examples: %.3g epochs", phase.title, f"{data.num_examples:,}", epochs
+            )
         if phase.is_last and len(read := data.languages) > 1:
             listed = "\n  ".join(f"{name}: {part}" for name, part in read.items())
             logging.info("%s: languages:\n  %s", phase.name, listed)

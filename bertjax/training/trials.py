@@ -61,8 +61,10 @@ def are_configured(config: ml_collections.ConfigDict) -> bool:
 
 
 def list_trials(config: ml_collections.ConfigDict) -> list[Trial]:
-    """Returns every seed of every setting: of the grid, or of the config's own setting."""
-    config = protocols.applied(config)
+    """Returns every seed of every setting: of the grid, or of the config's own setting.
+
+    The protocol of the config is applied already.
+    """
     seeds = range(config.seed, config.seed + config.seeds)
     grid = protocols.of_config(config).grid
     if not config.search or grid is None:

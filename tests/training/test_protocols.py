@@ -26,6 +26,7 @@ SETTINGS = {
     ("babylm", "babylm_boolq"): (16, 3e-5, 10.0, "cosine", 0.06, 0.1),
     ("babylm", "babylm_wsc"): (32, 3e-5, 30.0, "cosine", 0.06, 0.1),
     ("", "rte"): (32, 2e-5, 3.0, "linear", 0.1, 0.0),
+    ("tuned", "rte"): (32, None, None, "linear", None, 0.0),
 }
 
 
@@ -41,12 +42,17 @@ def test_a_protocol_sets_what_it_is_known_for(protocol, task):
     assert found.finetuning.max_seq_length == (512 if protocol == "babylm" else 128)
 
 
+def test_an_option_that_is_given_counts_before_one_that_a_protocol_leaves_open():
+    found = protocols.applied(recipe("tuned", **{"finetuning.num_epochs": 7.0}))
+    assert (found.finetuning.num_epochs, found.schedule.peak_learning_rate) == (7.0, None)
+
+
 def test_a_grid_is_trained_whole_and_a_setting_with_every_seed():
-    found = trials.list_trials(recipe("oracle"))
+    found = trials.list_trials(protocols.applied(recipe("oracle")))
     assert trials.are_configured(recipe("oracle")) and len(found) == 35
     assert {one.setting.global_batch_size for one in found} == {32}
     assert len({one.setting.peak_learning_rate for one in found}) == 7
-    sane = recipe("sane", seeds=3)
+    sane = protocols.applied(recipe("sane", seeds=3))
     assert [one.setting for one in trials.list_trials(sane)] == [trials.Setting(16, 4e-5, 5.0)] * 3
     assert not trials.are_configured(recipe("sane"))
 
