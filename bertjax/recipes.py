@@ -122,7 +122,7 @@ def sizes(layers: int, hidden: int, heads: int, intermediate: int) -> dict[str, 
     return {f"model.{name}": number for name, number in zip(names, numbers, strict=True)}
 
 
-# Options of finetuning that a table settles by the encoder's width: `jobs.finetuning_rates`.
+# Options of finetuning that a table decides by the encoder's width: `jobs.finetuning_rates`.
 BY_WIDTH = ("schedule.peak_learning_rate", "finetuning.num_epochs", "schedule.warmup_share")
 
 

@@ -135,7 +135,7 @@ def decided(
 ) -> ml_collections.ConfigDict:
     """Returns a copy in which no option is open: as the run that is resumed has it, or the records.
 
-    Those that `finetuning_rates` settles stay open until the rows are read.
+    Those that `finetuning_rates` decides stay open until the rows are read.
 
     `saved` is the config of the run that is resumed, None for a new run. Decisions of its
     machine stay: its kind of random numbers, and the steps that fitted into config.budget.hours.

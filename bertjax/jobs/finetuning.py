@@ -223,7 +223,7 @@ def open_job(
     for name in data.test_sets:
         data.examples(name)
         logging.info("Test set %s is read; the model will predict it at the end", name)
-    finetuning_rates.settle(config, len(training), workdirs)
+    finetuning_rates.decide(config, len(training), workdirs)
     options = config.finetuning
     options.update(data.decided)
     config.phases.phase1.max_seq_length = options.max_seq_length

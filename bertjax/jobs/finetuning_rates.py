@@ -1,6 +1,6 @@
 """Learning rate, epochs and warm-up of finetuning, by the encoder's width and the training rows.
 
-Recipes for a user's own tables leave them open: None, in `recipes.BY_WIDTH`. TABLE settles
+Recipes for a user's own tables leave them open: None, in `recipes.BY_WIDTH`. TABLE decides
 them when a run starts. The run stores them, and a resumed run keeps them.
 """
 
@@ -49,7 +49,7 @@ def by_table(width: int, rows: int) -> dict[str, float]:
     )
 
 
-def settle(
+def decide(
     config: ml_collections.ConfigDict, rows: int, workdirs: Sequence[epath.PathLike] = ()
 ) -> None:
     """Gives open options a value: as a run in `workdirs` has it, else by the table.
@@ -83,7 +83,7 @@ def as_of_base(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
 
 def open_options(config: ml_collections.ConfigDict) -> list[str]:
-    """Returns the names of the open options that the table settles: none in pretraining."""
+    """Returns the names of the open options that the table decides: none in pretraining."""
     options = dict(config_lib.flatten(config))
     is_finetuning = options["task"] == "finetuning"
     return [name for name in recipes.BY_WIDTH if is_finetuning and options[name] is None]

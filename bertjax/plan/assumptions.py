@@ -79,7 +79,7 @@ def _finetuning_with_length(
     assumptions = []
     if num_examples:
         config = config.copy_and_resolve_references()
-        finetuning_rates.settle(config, num_examples)
+        finetuning_rates.decide(config, num_examples)
         config.phases.phase1.num_steps = finetuning.num_steps(config, num_examples)
         source = "--num_examples"
         depth, width = config.model.num_hidden_layers, config.model.hidden_size

@@ -33,7 +33,7 @@ class Grid:
 class Protocol:
     """Options by their dotted names, and other values for some tasks.
 
-    An option of None is left open, unless it is given: `jobs.finetuning_rates` settles it.
+    An option of None is left open, unless it is given: `jobs.finetuning_rates` decides it.
 
     tasks: the tasks that it is for; (): all
     grid: None for a single setting
@@ -139,8 +139,8 @@ def applied(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
         raise ValueError("; ".join(faults) + ": leave the option or the protocol out")
     config = config.copy_and_resolve_references()
     recipes.leave_open(config, *(open_options - kept))
-    settled = options.keys() - open_options - kept
-    config.update_from_flattened_dict({option: options[option] for option in settled})
+    fixed = options.keys() - open_options - kept
+    config.update_from_flattened_dict({option: options[option] for option in fixed})
     return config
 
 
