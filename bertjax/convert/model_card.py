@@ -15,10 +15,14 @@ import ml_collections
 
 from bertjax import __version__
 from bertjax import config as config_lib
-from bertjax.convert import heads, pretrained, sentence_transformers
+from bertjax.convert import card_examples, heads, pretrained, sentence_transformers
 from bertjax.data import records, value_statistics
-from bertjax.models import encoder_config, sentence_vectors
+from bertjax.models import encoder_config
+from bertjax.scores import baselines
+from bertjax.tokenization import letters
 from bertjax.workdirs import reader, scalars
+
+SCRIPT_SHARE = 0.01  # scripts with fewer of the characters are not named
 
 SHIFTED = (
     "**Shifted by one.** The logits of a masked token are at the position before it, not at its "
@@ -79,34 +83,72 @@ def text(
 ) -> str:
     """Returns the model card: front matter that the hub reads, then Markdown.
 
-    The card of a workdir is one of a model of values, which may belong to no family of weights.
+    Use, scores and data come first, options and sizes last. The card of a
+    workdir is one of a model of values, which may belong to no family of weights.
     """
-    parts = [*_front_matter(weights, license, is_workdir), "", "# Model card", ""]
+    use = card_examples.use_of(weights, is_workdir=is_workdir)
+    languages = _languages(run)
+    parts = [*_front_matter(weights, license, languages, is_workdir), ""]
+    parts += [*_introduction(weights, use, languages, is_workdir), "", "## Use", ""]
+    language = "bash" if use.code.startswith("python -m") else "python"
+    parts += [f"```{language}", use.code, "```", "", _PATH]
+    if weights.is_shifted:
+        parts += ["", SHIFTED]
+    if weights.sentence is not None:
+        size = weights.config.hidden_size
+        described = sentence_transformers.described(weights.sentence, size)
+        parts += ["", "## Vectors of sentences", "", *_table(("", ""), described)]
+    if run is not None:
+        parts += ["", "## Scores", "", *_scores(run), "", "## Data", "", *_data(run)]
+    else:
+        parts += ["", "The weights were converted; their source describes the training."]
+    if weights.manifest is not None:
+        parts += ["", "## Values", "", *_values(weights.manifest)]
+    parts += ["", "## License", "", license or _NO_LICENSE]
+    if run is not None:
+        parts += ["", "## Training", "", *_training(run)]
+    parts += ["", "## Sizes", "", *_sizes(weights)]
+    return "\n".join(parts) + "\n"
+
+
+_PATH = "`PATH` is the directory of this file, or the name of the model on the hub."
+_NO_LICENSE = (
+    "No license was given with these weights. Their owner names one here, and as `license` in the "
+    "first lines of this file; without one no other person may use them."
+)
+
+
+def _introduction(
+    weights: pretrained.Pretrained, use: card_examples.Use, languages: list[str], is_workdir: bool
+) -> Iterator[str]:
+    """Yields what the model is."""
     title = "model of values" if is_workdir else weights.family.title
     article = "An" if title[0] in "AEIOU" else "A"
     # Cards are published, so they name no path of the source. A generator is not counted.
     of_class = (weights.head, weights.config.pooler)
     params = weights.params.items()
     count = sum(x.size for path, x in params if is_workdir or heads.is_of_class(path, *of_class))
-    parts += [f"{article} {title} with {count:,} parameters, written by bertjax {__version__}."]
-    parts += ["", *_sizes(weights)]
-    if weights.manifest is not None:
-        parts += ["", "## Values", "", *_values(weights.manifest)]
-    if weights.is_shifted:
-        parts += ["", SHIFTED]
-    if weights.sentence is not None:
-        parts += ["", *_sentence_vectors(weights, weights.sentence)]
-    if run is not None:
-        parts += ["", "## Training", "", *_training(run), "", "## Data", "", *_data(run)]
-        parts += ["", "## Scores", "", *_scores(run)]
-    else:
-        parts += ["", "The weights were converted; their source describes the training."]
-    parts += ["", "## License", "", license or "No license was given with these weights."]
-    return "\n".join(parts) + "\n"
+    yield f"# {title[0].upper()}{title[1:]} that {use.does}"
+    yield ""
+    layers, hidden = weights.config.num_hidden_layers, weights.config.hidden_size
+    yield (
+        f"{article} {title} with {count:,} parameters ({layers} layers, hidden size {hidden}) that "
+        f"{use.does}, written by bertjax {__version__}."
+    )
+    if weights.labels:
+        yield f"Its labels are {', '.join(f'`{label}`' for label in weights.labels.values())}."
+    if weights.vocabulary is not None:
+        yield f"Language: {', '.join(languages) or 'not stated; its owner names it here'}."
+
+
+def _languages(run: Run | None) -> list[str]:
+    """Returns the languages that the records name."""
+    manifests = run.manifests.values() if run is not None else ()
+    return sorted({name for manifest in manifests for name in manifest.languages})
 
 
 def _front_matter(
-    weights: pretrained.Pretrained, license: str | None, is_workdir: bool
+    weights: pretrained.Pretrained, license: str | None, languages: list[str], is_workdir: bool
 ) -> Iterator[str]:
     is_of_sentences = weights.sentence is not None
     library = "sentence-transformers" if is_of_sentences else "transformers"
@@ -116,6 +158,9 @@ def _front_matter(
     if weights.is_shifted:
         pipeline = "feature-extraction"  # fill-mask would return the token after
     yield f"pipeline_tag: {pipeline}"
+    # The hub takes codes of two or three letters alone. YAML reads "no" as false without quotes.
+    if codes := [name for name in languages if re.fullmatch("[a-z]{2,3}", name)]:
+        yield "\n- ".join(["language:", *map(json.dumps, codes)])
     yield f"tags:\n- {'values' if is_workdir else weights.family.model_type}\n- bertjax"
     if is_of_sentences:
         yield "- sentence-transformers\n- feature-extraction"
@@ -178,28 +223,6 @@ def _values(manifest: records.Manifest) -> Iterator[str]:
             f"In pictures of more than 8 bits {limits[0]:g} became 0 and {limits[1]:g} became 255. "
             "Processors of transformers read 8 bits: do this before."
         )
-
-
-def _sentence_vectors(
-    weights: pretrained.Pretrained, vectors: sentence_vectors.SentenceVectors
-) -> Iterator[str]:
-    """Yields the description of sentence vectors, and an example."""
-    yield "## Vectors of sentences"
-    yield ""
-    size = weights.config.hidden_size
-    yield from _table(("", ""), sentence_transformers.described(vectors, size))
-    yield _USE_OF_VECTORS
-
-
-_USE_OF_VECTORS = """
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("PATH")
-queries = model.encode_query(["a question"])
-documents = model.encode_document(["a text", "another text"])
-print(model.similarity(queries, documents))
-```"""
 
 
 def _training(run: Run) -> Iterator[str]:
@@ -267,8 +290,6 @@ def _data(run: Run) -> Iterator[str]:
     if run.config.task == "finetuning":  # the kind and the labels alone: the files are the owner's
         options = run.config.finetuning
         yield f"The data set is of the kind `{f'{options.dataset} {options.name}'.strip()}`."
-        if options.labels:
-            yield f"Its labels are {', '.join(f'`{label}`' for label in options.labels)}."
         return
     if run.config.data.source == "synthetic":
         yield "Random tokens: this model was trained to measure speed and knows no language."
@@ -276,20 +297,34 @@ def _data(run: Run) -> Iterator[str]:
     if not run.manifests:
         yield "The records were missing when this card was written; they are not described."
         return
+    yield from dict.fromkeys(map(_text_in_words, run.manifests.values()))
+    yield ""
     for phase, manifest in run.manifests.items():
         yield (
             f"Phase {phase}: {manifest.num_examples:,} examples of {manifest.max_seq_length} "
             f"tokens in {len(manifest.shards)} shards, seed {manifest.seed}."
         )
-        figures = {
-            name: value
-            for name, value in manifest.statistics.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
-        if figures:
-            yield ""
-            yield from _table(("of the records", ""), [(n, _number(v)) for n, v in figures.items()])
-        yield ""
+
+
+def _text_in_words(manifest: records.Manifest) -> str:
+    """Returns what the records were made of, as far as they know it."""
+    facts = manifest.statistics
+    is_letters = manifest.tokenizer.get(letters.FIELD)
+    kinds = ("sequences", "letters") if is_letters else ("documents", "characters")
+    counts = [
+        (kinds[0], facts.get("documents")),
+        ("words", None if is_letters else facts.get("words")),
+    ]
+    counts += [(kinds[1], facts.get("characters")), ("tokens", facts.get("tokens"))]
+    parts = [f"{count:,} {name}" for name, count in counts if count]
+    if not parts:
+        return f"{manifest.num_examples:,} rows of values."
+    scripts = [
+        f"{it['script']} {it['character_share']:.0%}"
+        for it in facts.get("scripts") or ()
+        if it["character_share"] >= SCRIPT_SHARE
+    ]
+    return f"{', '.join(parts)}{'; scripts: ' * bool(scripts)}{', '.join(scripts)}."
 
 
 def _scores(run: Run) -> Iterator[str]:
@@ -298,9 +333,27 @@ def _scores(run: Run) -> Iterator[str]:
         return
     at = "" if run.scores_step == run.step else " (not the step of these weights)"
     kind = "sets" if run.config.task == "finetuning" else "records"
-    yield f"On held-out {kind}, at step {run.scores_step:,}{at}:"
+    yield (
+        f"On held-out {kind}, at step {run.scores_step:,}{at}. A baseline is the score of a model "
+        "that reads no input."
+    )
     yield ""
-    yield from _table(("metric", "value"), [(n, _number(v)) for n, v in run.scores.items()])
+    yield from _table(("metric", "value", "baseline"), list(_score_rows(run.scores)))
+
+
+def _score_rows(scores: Mapping[str, float | None]) -> Iterator[tuple[str, str, str]]:
+    """Yields a row for each score, with the best baseline that it has; the baselines have none."""
+    by_set: dict[str, dict[str, float | None]] = {}
+    for name, value in scores.items():
+        of_set, _, metric = name.partition("/")
+        by_set.setdefault(of_set, {})[metric] = value
+    for of_set, values in by_set.items():
+        known = {name: value for name, value in values.items() if value is not None}
+        best = baselines.best(known)
+        for name, value in values.items():
+            if name.partition("/")[0] not in baselines.NAMES:
+                shown = f"{best[name]} {_number(values[best[name]])}" if name in best else ""
+                yield f"{of_set}/{name}", _number(value), shown
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

@@ -166,7 +166,7 @@ def test_the_card_of_a_finetuned_model_tells_its_data_and_no_path(tmp_path):
         "- finetuned: 2.5 epochs, inputs of at most 32 tokens, LoRA of rank 2, merged",
         "of the kind `table`",
         "`bad`, `good`, `so-so`",
-        "On held-out sets, at step 0:",
+        "On held-out sets, at step 0.",
         "| dev/accuracy | 0.7500 |",
     ):
         assert fact in card, card

@@ -1,7 +1,9 @@
 """Claims about the model card: what the run tells stands in it, and nothing else."""
 
+import dataclasses
 import json
 
+import huggingface_hub
 import jax
 import pytest
 
@@ -28,7 +30,7 @@ def run(tmp_path_factory):
         devices = jax.local_devices()[:1]
         monkeypatch.setattr(jax, "devices", lambda: devices)
         small_runs.untrained(config, root / "run")
-    line = {"step": 0, "eval/heldout/mlm_loss": 4.5}
+    line = {"step": 0, "eval/heldout/mlm_loss": 4.5, "eval/heldout/unigram_loss": 4.25}
     (root / "run" / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     return root / "run"
 
@@ -41,11 +43,26 @@ def test_a_card_tells_the_recipe_the_data_and_the_scores(run):
         *("license: apache-2.0", "pipeline_tag: fill-mask", "Step 0 of 2"),
         *("| phase1 | 2 | 8 | 16 |", "peak 0.003 after 1 steps"),
         "168 examples of 16 tokens in 4 shards",
-        *("| unigram_entropy | 4.4998 |", "On held-out records, at step 0:"),
-        "| heldout/mlm_loss | 4.5000 |",
+        "On held-out records, at step 0.",
+        "| heldout/mlm_loss | 4.5000 | unigram_loss 4.2500 |",
     ):
         assert fact in card, card
+    assert "heldout/unigram_loss" not in card and "_share" not in card
+    heads = [line for line in card.splitlines() if line.startswith("#")]
+    assert heads[1:] == ["## Use", "## Scores", "## Data", "## License", "## Training", "## Sizes"]
     assert "secret" not in card  # no path of the machine
+
+
+def test_the_languages_of_the_records_stand_in_the_header(run):
+    found = reader.read(run)
+    made, told = workdir.weights_of(found), model_card.read_run(found)
+    assert "language:" not in model_card.text(made, run=told).split("---")[1]
+    (phase, manifest), *_ = told.manifests.items()
+    named = dataclasses.replace(manifest, languages={"no": {}, "de": {}, "my language": {}})
+    told = dataclasses.replace(told, manifests={phase: named})
+    card = huggingface_hub.ModelCard(model_card.text(made, run=told, license="A: b"))
+    assert card.data.language == ["de", "no"] and card.data.license_name == "A: b"
+    assert "Language: de, my language, no." in card.content
 
 
 def test_other_records_at_the_same_place_are_not_described(run):

@@ -13,6 +13,7 @@ from bertjax.data import records, value_rows
 from bertjax.models import parameters
 from data_pipelines import build_images
 from tests import lazily, small_runs, small_values
+from tests.interop import test_card_examples
 from tests.interop import test_masked_autoencoder as mae
 
 torch = lazily.imported("torch")
@@ -82,3 +83,9 @@ def test_the_processor_of_an_export_is_found_by_its_name(made):
     assert [*processor.image_std] == statistics["channel_deviations"]
     fields = json.loads((made / "exported" / "config.json").read_text())
     assert (fields["norm_pix_loss"], fields["mask_ratio"]) == (True, 0.6)
+
+
+def test_the_code_of_the_card_reads_a_picture(made, monkeypatch):
+    monkeypatch.chdir(made)
+    Image.open("0.jpg").save("picture.png")
+    assert "tensor(" in test_card_examples.printed(made / "exported")
