@@ -118,7 +118,8 @@ RUN: dict[str, Option] = {
     "split_kernels": Option(
         True, "each data device keeps a slice, also of moments (ZeRO stage 1)"),
     "prng_impl": Option("auto", "of dropout; auto: threefry2x32 on CPU, rbg elsewhere"),
-    "log_every_steps": Option(100, "between two lines of metrics.jsonl", AT_LEAST_1),
+    "log_every_steps": Option(
+        100, "at most, between two lines of metrics.jsonl: a short run has 20", AT_LEAST_1),
     "writers": Option(("tensorboard",), "besides metrics.jsonl: tensorboard, wandb, mlflow"),
     "profile_steps": Option(
         (), "(10, 15): a profile of these steps and those between; (): none"),

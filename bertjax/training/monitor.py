@@ -20,6 +20,7 @@ from bertjax.options import faults
 from bertjax.tasks import base, metrics
 from bertjax.training import state, writers
 
+CURVE_POINTS = 20  # that a run has at least, however short it is
 # A run is late if it would take this many times the hours of its budget.
 OVERRUN = 1.1
 
@@ -75,7 +76,7 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class MonitorOptions:
-    """The steps and values to log; the last step is always logged.
+    """The steps and values to log; the last step is always logged, in a short run the first, too.
 
     `objectives` are the coefficients of the losses (`tasks.Task`). `faults` takes the lines of
     metrics.jsonl and returns the names and the sentences of the checks that speak of the run; with
@@ -132,6 +133,8 @@ class Monitor:
         self._pending: tuple[int, state.StepReport, np.ndarray, PhaseFacts, float] | None = None
         self._begun = set() if begun is None else begun
         self._compiled: set[PhaseFacts] = set()
+        self._compiling_since: float | None = None
+        self._first_step_since: float | None = None
         self._steps_since_start, self._seconds_before = 0, progress.seconds
         self._late_hours = OVERRUN * options.hours  # from here on a warning is worth a line
         self._restart_clock(0.0)
@@ -142,7 +145,8 @@ class Monitor:
         """Notes that the next step compiles, if it is the first of its batch shape."""
         if phase not in self._begun:
             self._begun.add(phase)
-            self._count_seconds(time.perf_counter())
+            self._compiling_since = time.perf_counter()
+            self._count_seconds(self._compiling_since)
             details = f", {phase.details}" if phase.details else ""
             self._writer.note(
                 f"compiling step {step + 1}, {phase.tokens_per_step:,} tokens{details}"
@@ -156,11 +160,16 @@ class Monitor:
         phase: PhaseFacts,
         fill: float = 1.0,
     ) -> None:
-        """Takes the report of the step that made the count `step`, which may still be running.
+        """Takes the report of the step that made the count `step`, which is compiled and may run.
 
         `fill` is the share of the batch's positions that hold a token.
         The report before it is fetched now, so that fetching never leaves the devices idle.
         """
+        if self._compiling_since is not None:
+            self._first_step_since = time.perf_counter()
+            seconds = self._first_step_since - self._compiling_since
+            self._compiling_since = None
+            self._writer.note(f"compiled in {seconds:.1f} s, step {step} runs")
         self.flush()
         self._pending = (step, report, record_positions, phase, fill)
 
@@ -177,10 +186,11 @@ class Monitor:
         self._real_timed += fill * phase.tokens_per_step
         self._flops_timed += phase.flops_per_step
         if phase not in self._compiled:  # the first step of a batch shape holds its compilation
+            now = time.perf_counter()
+            self._note_first_step(step, now)
             self._compiled.add(phase)
-            self._writer.note("")
             self._steps_since_start -= 1
-            self._restart_clock(time.perf_counter())
+            self._restart_clock(now)
         self._count_words(step, int(report.words or 0))
         if report.is_finite:
             self.progress.skipped.in_a_row = 0
@@ -188,10 +198,29 @@ class Monitor:
             self._count_untaught(step, report.means)
         else:
             self._count_skipped(step, record_positions)
-        if step % self._options.log_every_steps == 0 or step == self._options.last_step:
+        if self._is_logged(step):
             self._write(step, report)
         elif not self._has_written:  # the first line of metrics may be minutes away
             self._writer.progress(step, self._averages())
+
+    def _note_first_step(self, step: int, now: float) -> None:
+        """Says how long the first step of a run took, and takes later notes off the bar."""
+        if self._first_step_since is None or self._compiled:
+            return self._writer.note("")
+        seconds, left = now - self._first_step_since, self._options.last_step - step
+        self._writer.note(
+            f"step {step} took {seconds:.1f} s, at which speed {left:,} more take "
+            f"{seconds * left / 60:,.1f} min"
+        )
+
+    def _is_logged(self, step: int) -> bool:
+        """Whether a step has a line: by the options, and often enough for the curve of a short run.
+
+        It depends on the options alone, so that a resumed run has the same lines.
+        """
+        often, last = self._options.log_every_steps, self._options.last_step
+        every = min(often, max(1, last // CURVE_POINTS))
+        return step % every == 0 or step == last or (every < often and step == 1)
 
     def reaches_mark(self, step: int) -> bool:
         """Returns whether a step, the last one submitted, is the first with the words of a mark.

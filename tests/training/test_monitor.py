@@ -73,10 +73,23 @@ BAD, GOOD = report(loss=np.nan, finite=False), report()
 
 
 def test_the_last_step_has_a_line_of_what_came_since_the_line_before():
-    watch, lines = make_monitor(last_step=6)
-    run(watch, [GOOD] * 4 + [report(loss=2.0), report(loss=4.0)])
-    assert list(lines.scalar_lines) == [4, 6]
-    assert lines.scalar_lines[6]["train/mlm_loss"] == 3.0
+    watch, lines = make_monitor(last_step=102)
+    run(watch, [GOOD] * 4 + [report(loss=2.0), report(loss=4.0)], first_step=97)
+    assert list(lines.scalar_lines) == [100, 102]
+    assert lines.scalar_lines[102]["train/mlm_loss"] == 3.0
+
+
+def test_a_short_run_has_a_curve_and_a_long_one_the_lines_of_its_options():
+    lines_of = {}
+    for last_step, every in ((60, 100), (60, 2), (7, 100), (2_000, 100), (2_100, 100)):
+        watch, lines = make_monitor(last_step=last_step, log_every_steps=every)
+        run(watch, [GOOD] * last_step)
+        lines_of[last_step, every] = [*lines.scalar_lines]
+    assert lines_of[60, 100] == [1, *range(3, 61, 3)]
+    assert lines_of[60, 2] == [*range(2, 61, 2)]
+    assert lines_of[7, 100] == [*range(1, 8)]
+    assert lines_of[2_000, 100] == [*range(100, 2_001, 100)]
+    assert lines_of[2_100, 100] == [*range(100, 2_101, 100)]
 
 
 def test_skipped_steps_are_counted_in_a_row_and_in_all():
@@ -274,7 +287,10 @@ def test_what_compiles_is_reported_once_for_each_batch_shape_and_taken_off_when_
         watch.submit(step + 1, report(), POSITIONS, phase)
     watch.flush()
     first, second = "compiling step 1, 2,048 tokens", "compiling step 3, 4,096 tokens"
-    assert lines.notes == [first, "", second, ""]
+    begun_at_1, ended, took, begun_at_3, _, taken_off = lines.notes
+    assert (begun_at_1, begun_at_3, taken_off) == (first, second, "")
+    assert ended.endswith("s, step 1 runs")
+    assert took.startswith("step 1 took ") and "999 more take" in took
     again, lines = make_monitor(begun=begun)  # another training of this process
     again.begin(0, PHASE)
     assert lines.notes == []
