@@ -76,7 +76,7 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class MonitorOptions:
-    """The steps and values to log; the last step is always logged, in a short run the first, too.
+    """The steps and values to log; the last step is always logged, and the first of a short run.
 
     `objectives` are the coefficients of the losses (`tasks.Task`). `faults` takes the lines of
     metrics.jsonl and returns the names and the sentences of the checks that speak of the run; with
