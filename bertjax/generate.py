@@ -70,7 +70,8 @@ def generate(
 ) -> Iterator[list[dict[str, Any]]]:
     """Yields the `outputs` best texts of each text, or as many draws: "text" and "score".
 
-    `searched` are fields of `generation.Search`; the others are as in the training. A text
+    `searched` are fields of `generation.Search`; the others are as in the training, or as the
+    released model's files have them. A text
     longer than the model reads loses its end. A draw depends on the seed, the number of its text
     and its own number alone.
 
@@ -84,7 +85,7 @@ def generate(
             f"the model was finetuned on the data set {model.options.dataset!r}; to generate texts "
             "it must have been on 'sequences': --config=bert2bert"
         )
-    search = dataclasses.replace(task.search, **searched)
+    search = generation.changed(task.search, **searched)
     longest = task.encoder.max_position_embeddings
     if search.max_length > longest and task.encoder.position_embedding == "learnt":
         raise faults.wrong("max_length", search.max_length, f"at most the {longest} of the decoder")
@@ -142,6 +143,8 @@ def main(options: programs.Generate) -> None:
     model = inference.load_finetuned(options.checkpoint, **chosen)
     given = command_line.subset(programs.Search, options).items()
     searched = {name: value for name, value in given if value is not None}
+    if options.early_stopping is not None:
+        searched["early_stopping"] = generation.EARLY_STOPPING[options.early_stopping]
     lines = text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))
     lines = text_lines.with_remark(lines, "each gets a text all the same")
     texts, sources = itertools.tee(line.text for line in lines)

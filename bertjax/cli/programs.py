@@ -208,11 +208,17 @@ class Search:
     length_penalty: float | None = command_line.option(
         "Power of the length in the scores of beams.", default=None
     )
-    early_stopping: bool | None = command_line.option(
-        "End when as many targets have ended as beams.", default=None
+    early_stopping: str | None = command_line.option(
+        "End when as many targets have ended as beams: true; when no other can become better at "
+        "its length: false; or at any length: never.",
+        choices=("false", "true", "never"),
+        default=None,
     )
     no_repeat_ngram: int | None = command_line.option(
         "No n-gram of this size twice; 0: all may be.", default=None
+    )
+    min_new_tokens: int | None = command_line.option(
+        "Least tokens of a text before its end.", default=None
     )
     max_length: int | None = command_line.option(
         "Most tokens of a text, its end included.", default=None

@@ -15,7 +15,7 @@ from absl import logging
 from etils import epath
 
 from bertjax import models
-from bertjax.convert import families, sentence_transformers
+from bertjax.convert import families, generation_config, sentence_transformers
 from bertjax.convert.families import base
 from bertjax.files import json_text
 from bertjax.options import faults, schema
@@ -60,7 +60,8 @@ class Description:
     may be right. `pooling` is the classifier's. `languages` are the names of the languages with
     embeddings, in their order. `is_shifted`: masked tokens are predicted one position to the left.
     `decoder` are the sizes of a decoder, `start_id` and `end_id` the first and last id of its
-    targets, None if unknown. `objective` are options of config.pretraining.
+    targets, None if unknown. `generation` are fields of generation_config.json. `objective` are
+    options of config.pretraining.
     """
 
     family: base.Family
@@ -75,6 +76,7 @@ class Description:
     decoder: models.EncoderConfig | None = None
     start_id: int | None = None
     end_id: int | None = None
+    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -94,7 +96,10 @@ def read_config(path: epath.PathLike) -> Description:
     fields = json_text.read_object(path)
     if activation := sentence_transformers.activation(path.parent):
         fields.setdefault(OLDER_ACTIVATION, activation)
-    return parse_config(fields, source=str(path))
+    searched = generation_config.read(path.parent, fields)
+    ends = {it: searched[it] for it in (START, END) if isinstance(searched.get(it), int)}
+    description = parse_config(fields | ends, source=str(path))
+    return dataclasses.replace(description, generation=searched)
 
 
 def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
@@ -154,7 +159,7 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         decoder,
         start_id,
         end_id,
-        objective,
+        objective=objective,
     )
 
 

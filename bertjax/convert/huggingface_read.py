@@ -47,6 +47,7 @@ WRAPPERS = ("module.", "_orig_mod.")
 DTYPES = ("BF16", "F32", "F16", "F64", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 
 SEQUENCES = "sequence_to_sequence"
+GENERATING = (SEQUENCES, "causal_lm")  # heads with a generation_config.json
 BIAS = "classifier.bias"  # our path of the parameter whose size is the number of labels
 
 Weights = dict[str, np.ndarray]
@@ -118,6 +119,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         decoder=description.decoder if has_decoder else None,
         start_id=description.start_id if has_decoder else None,
         end_id=description.end_id if has_decoder else None,
+        generation=description.generation if head in GENERATING else {},
         objective=description.objective,
         manifest=image_processor.read(directory, sizes) if sizes.embeddings == "patches" else None,
     )

@@ -143,7 +143,7 @@ def fast_tokenizer(
         cuts_long_words=vocabulary.base.cuts_long_words
     )
     fast.post_processor = _templates(vocabulary, files)
-    fast.decoder = decoders.WordPiece(prefix=wordpiece.CONTINUATION)
+    fast.decoder = decoders.WordPiece(prefix=wordpiece.CONTINUATION, cleanup=False)
     fast.add_special_tokens([vocabulary.token(token_id) for token_id in vocabulary.special_ids])
     _add(vocabulary.added_tokens, fast)
     return fast

@@ -15,6 +15,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.convert import (
+    generation_config,
     heads,
     huggingface_config,
     huggingface_read,
@@ -47,7 +48,8 @@ def write(
     """Writes the directory's files; `card` is the text of README.md, `dtype` a key of DTYPES."""
     directory = epath.Path(directory)
     family, sizes = weights.family, weights.config
-    config = json.dumps(_config(weights, family, dtype), indent=2, sort_keys=True)
+    fields = _config(weights, family, dtype)
+    config = json.dumps(fields, indent=2, sort_keys=True)
     table = names.in_a_row(names.of_head(family.tensors, weights.head), sizes.inner_group_num)
     params = _params(weights, family, table)
     tensors = names.fuse(names.to_theirs(params, table), family.fused)
@@ -64,6 +66,8 @@ def write(
             max_length=sizes.max_position_embeddings,
         )
     (directory / huggingface_config.CONFIG_FILE).write_text(config + "\n")
+    if searched := _search(weights, fields):
+        generation_config.write(searched, directory)
     (directory / CARD_FILE).write_text(card)
     if weights.manifest is not None and records.PIXELS_FEATURE in weights.manifest.features:
         image_processor.write(weights.manifest, directory)
@@ -114,6 +118,16 @@ def _config(weights: pretrained.Pretrained, family: base.Family, dtype: str) -> 
             "its decoder. --format=bertjax keeps it"
         )
     return config
+
+
+def _search(weights: pretrained.Pretrained, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of generation_config.json, {} without one; ids are as in config.json."""
+    if weights.head != huggingface_read.SEQUENCES:
+        return dict(weights.generation)
+    ids = ("bos_token_id", "pad_token_id", huggingface_config.START, huggingface_config.END)
+    fields = {**weights.generation, **{name: config[name] for name in ids if name in config}}
+    longest = (weights.decoder or weights.config).max_position_embeddings
+    return generation_config.with_length(fields, longest)
 
 
 def _params(

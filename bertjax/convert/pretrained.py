@@ -67,6 +67,7 @@ class Pretrained:
     `decoder`: the sizes of the decoder, if its parameters are under `decoder`.
     `start_id`, `end_id`: the first and last id of a decoder's targets; None: by the family and the
       vocabulary.
+    `generation`: fields of generation_config.json, of a model that generates texts.
     `sentence`: the vectors of a model for sentence embeddings, which has no head.
     `languages`: names of the languages with embeddings, in their order; () if unknown.
     `is_shifted`: a masked token is predicted at the position before it, like a next token, by the
@@ -91,6 +92,7 @@ class Pretrained:
     decoder: models.EncoderConfig | None = None
     start_id: int | None = None
     end_id: int | None = None
+    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sentence: sentence_vectors.SentenceVectors | None = None
     languages: tuple[str, ...] = ()
     is_shifted: bool = False
@@ -222,6 +224,7 @@ def select(weights: Pretrained, head: str) -> Pretrained:
         pooling=weights.pooling if is_of_sequences else "cls",
         generator=weights.generator if head == "replaced_tokens" else None,
         decoder=weights.decoder if heads.HEADS[head].module else None,
+        generation=weights.generation if head == weights.head else {},
         sentence=weights.sentence if head == "none" else None,
         is_shifted=weights.is_shifted and head == "masked_lm",
     )

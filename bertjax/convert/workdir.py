@@ -16,7 +16,7 @@ from etils import epath
 
 import bertjax
 from bertjax import config as config_lib
-from bertjax.convert import heads, pretrained
+from bertjax.convert import generation_config, heads, pretrained
 from bertjax.data import records, value_masking
 from bertjax.models import embedding_sharing, encoder, parameters, sentence_vectors
 from bertjax.tasks import masked_autoencoder, replaced_tokens
@@ -172,6 +172,7 @@ def _pretrained_fields(
         "objective": {name: pretraining[name] for name in heads.HEADS[head].trained_by},
         **{name: converted.get(name, default) for name, default in defaults.items()},
         **{name: converted.get(name) for name in ("start_id", "end_id")},
+        "generation": converted.get("generation", {}),
     }
 
 
@@ -186,11 +187,13 @@ def _finetuned(trained: reader.Workdir) -> dict[str, Any]:
     # transformers' name for a regression's output.
     labels = {0: "LABEL_0"} if options.is_regression else dict(enumerate(options.labels))
     head = trained.meta["finetuned"]["head"]
+    is_of_targets = head == "sequence_to_sequence"
     return {
         "labels": labels,
         "is_regression": options.is_regression,
         "is_multi_label": options.is_multi_label,
         "pooling": options.pooling if head == "sequence_classification" else "cls",
+        "generation": generation_config.of_options(options) if is_of_targets else {},
         # head, export_fault; of sequences also start_id and end_id
         **{name: it for name, it in trained.meta["finetuned"].items() if name != "decoder"},
     }
@@ -238,6 +241,7 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
             "decoder": weights.decoder and dataclasses.asdict(weights.decoder),
             "start_id": weights.start_id,
             "end_id": weights.end_id,
+            "generation": dict(weights.generation),
             "source": weights.source,
         },
     }

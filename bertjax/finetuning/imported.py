@@ -29,8 +29,8 @@ from bertjax.finetuning import (
     tags,
     texts,
 )
+from bertjax.models import generation
 
-LONGEST_TARGET = 64  # tokens of a target where no option says another number
 TEXT, PAIR = "text", "text_pair"  # as pipelines of transformers call them
 
 
@@ -147,7 +147,8 @@ def _sequence_options(head: Mapping[str, Any]) -> Mapping[str, Any]:
             "text can be generated: write it there, and convert them again"
         )
     specials = (head["start_id"], head["end_id"], head["pad_id"])
-    return {"dataset": "sequences", "shares": head["shares"], "target_specials": specials}
+    options = {"dataset": "sequences", "shares": head["shares"], "target_specials": specials}
+    return options | head.get("search", {})
 
 
 # Head -> its kind, and the options that its description decides.
@@ -169,9 +170,9 @@ def kind_of(
     """Returns the kind and the options of converted weights, None if their head predicts nothing.
 
     `head` is its description in a workdir: `head`, `labels` by number, `is_regression`,
-    `is_multi_label`, `pooling`; of sequences `start_id`, `end_id`, `pad_id` and `shares`. `longest`
-    is the number of positions that the model reads; a window of SQuAD takes at most the 384 of the
-    paper.
+    `is_multi_label`, `pooling`; of sequences `start_id`, `end_id`, `pad_id`, `shares` and the
+    options of its `search`. `longest` is the number of positions that the model reads; a window of
+    SQuAD takes at most the 384 of the paper.
     """
     name = head.get("head")
     if name not in HEADS:
@@ -185,8 +186,10 @@ def kind_of(
         "labels": labels,
         "max_seq_length": length,
         "text_column": TEXT,
-        "max_target_length": min(longest, LONGEST_TARGET),
+        "max_target_length": generation.Search.max_length,
         "doc_stride": max(min(128, length // 4), 1),
         "max_query_length": max(min(64, length // 4), 1),
     }
-    return kind, {**options, **options_of(head)}
+    options |= options_of(head)
+    options["max_target_length"] = min(options["max_target_length"], longest)
+    return kind, options

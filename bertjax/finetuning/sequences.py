@@ -39,6 +39,8 @@ BEGINS = {
     "decoder.cross.": "decoder.cross.",
     "mlm_head.": "mlm_head.",
 }
+# Options of config.finetuning that `generation.Search` has by the same names.
+SEARCHED = ("beams", "length_penalty", "no_repeat_ngram", "min_new_tokens")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,13 +288,17 @@ def _of_lines(sources: str, targets: str, rules: tables.Rules) -> list[feature_s
 
 def _task(encoder: encoders.EncoderConfig, options: base.Options) -> Sequences:
     start, end, padding = options.target_specials or (1, 2, 0)
-    search = generation.Search(start, end, padding, options.max_target_length, **_searched(options))
+    search = generation.Search(start, end, padding, **_searched(options))
     return Sequences(encoder, search, options.shares, options.label_smoothing)
 
 
 def _searched(options: base.Options) -> dict[str, Any]:
-    names = ("beams", "length_penalty", "early_stopping", "no_repeat_ngram")
-    return {name: options[name] for name in names}
+    stops = options.early_stopping
+    return {
+        "max_length": options.max_target_length,
+        "early_stopping": generation.EARLY_STOPPING.get(stops, stops),
+        **{name: options[name] for name in SEARCHED},
+    }
 
 
 def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:
@@ -339,6 +345,7 @@ SEQUENCES = base.FinetuningKind(
         "length_penalty",
         "early_stopping",
         "no_repeat_ngram",
+        "min_new_tokens",
         "target_specials",
         "decoder_from",
         "delimiter",

@@ -20,7 +20,7 @@ from etils import epath
 
 from bertjax import config as config_lib
 from bertjax import finetuning
-from bertjax.convert import formats
+from bertjax.convert import formats, generation_config
 from bertjax.convert.families import base as families_base
 from bertjax.data import languages, padding, records, value_masking
 from bertjax.files import directories
@@ -322,6 +322,7 @@ def kind_of(trained: reader.Workdir) -> kinds.FinetuningKind | None:
         paths = parameters.flat(trained.params)
         head["shares"] = decoder_sharing.sharing(paths)
         head["pad_id"] = trained.vocabulary.pad_id
+        head["search"] = generation_config.options(head.get("generation", {}))
         _check_decoder(trained, head.get("decoder") or {})
     kind_and_options = imported.kind_of(head, trained.config.model.max_position_embeddings)
     if kind_and_options is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,8 @@ MOST_IN_ONE_LOOP = 32  # places of a target; longer ones are searched for in two
 TOKEN_BLOCK = 256  # tokens of which the best is found before any are sorted
 _OF_BEAMS = ("length_penalty", "early_stopping")  # options that a search by beams reads
 LOWEST = -1e9  # added to what must not be chosen, as transformers has it
+# When a search by beams ends, as options name it -> as `Search` has it.
+EARLY_STOPPING: dict[str, bool | str] = {"false": False, "true": True, "never": "never"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +33,11 @@ class Search:
     `max_length` is the most tokens of a target, its end included. Beams are compared by their
     log-likelihood divided by their number of tokens to the power of `length_penalty`. With
     `early_stopping` the search ends when as many targets as beams have ended; without it when no
-    running target can become better at its present length. No sequence of `no_repeat_ngram` tokens
-    occurs twice in a target (0: it may). With `sampling` tokens are drawn from the `top_k` most
-    probable ones (0: all), and of these from the fewest whose probability sums to at least `top_p`,
-    after division of logits by `temperature`.
+    running target can become better at its present length; with "never" at any length. No sequence
+    of `no_repeat_ngram` tokens occurs twice in a target (0: it may). The end comes after at least
+    `min_new_tokens` tokens. With `sampling` tokens are drawn from the `top_k` most probable ones
+    (0: all), and of these from the fewest whose probability sums to at least `top_p`, after
+    division of logits by `temperature`.
     Sources: Wu et al. 2016 (GNMT), equation 14, without its constant 5, as transformers has it;
     Fan et al. 2018 (top-k); Holtzman et al. 2020 (top-p).
 
@@ -48,8 +51,9 @@ class Search:
     max_length: int = 64
     beams: int = 1
     length_penalty: float = 1.0
-    early_stopping: bool = False
+    early_stopping: bool | str = False
     no_repeat_ngram: int = 0
+    min_new_tokens: int = 0
     sampling: bool = False
     temperature: float = 1.0
     top_k: int = 0
@@ -59,9 +63,19 @@ class Search:
         faults.check("the search cannot be used", self._faults())
 
     def _faults(self) -> Iterator[ValueError]:
-        least = {"max_length": 1, "beams": 1, "no_repeat_ngram": 0, "top_k": 0}
+        least = {"max_length": 1, "beams": 1, "no_repeat_ngram": 0, "min_new_tokens": 0, "top_k": 0}
         rules = [(name, getattr(self, name) >= it, f"at least {it}") for name, it in least.items()]
         rules += [
+            (
+                "min_new_tokens",
+                self.min_new_tokens <= max(self.max_length, 0),
+                f"at most max_length, {self.max_length}",
+            ),
+            (
+                "early_stopping",
+                self.early_stopping in EARLY_STOPPING.values(),
+                'False, True or "never"',
+            ),
             ("temperature", self.temperature > 0, "above 0"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("beams", not self.sampling or self.beams <= 1, "1 with sampling"),
@@ -77,6 +91,19 @@ class Search:
             default = getattr(Search, name)
             if getattr(self, name) != default:
                 yield faults.unread(name, getattr(self, name), f"only {by} reads it", default)
+
+
+def changed(search: Search, **given: Any) -> Search:
+    """Returns the search with other options; those of beams go where no beams are searched.
+
+    Raises:
+      ValueError: as `Search`.
+    """
+    beams = 1 if given.get("sampling") else search.beams
+    given = {"beams": beams} | given
+    if given["beams"] <= 1:
+        given = {name: getattr(Search, name) for name in _OF_BEAMS} | given
+    return dataclasses.replace(search, **given)
 
 
 class Generated(NamedTuple):
@@ -141,7 +168,7 @@ def _one_by_one(
 
     def step(state: _Rows) -> _Rows:
         logits, memory = _next_logits(model, state.ids[:, state.at], state.at, state.memory)
-        logits = _without_repeats(logits, state.ids, state.at, search.no_repeat_ngram)
+        logits = _allowed(logits, state.ids, state.at, search)
         if search.sampling:
             assert keys is not None
             logits = _most_probable(logits / search.temperature, search)
@@ -196,7 +223,7 @@ def _beams(
         flat = state.ids.reshape(batch * beams, -1)
         logits, memory = _next_logits(model, flat[:, state.at], state.at, state.memory)
         before = state.scores - jax.nn.logsumexp(logits, axis=-1).reshape(shape)
-        logits = _without_repeats(logits, flat, state.at, search.no_repeat_ngram)
+        logits = _allowed(logits, flat, state.at, search)
         # As many again as beams: the search goes on with those that have not ended.
         scores, origin, token = _best_continuations(logits.reshape(*shape, -1), before, 2 * beams)
         ids = _with_next(_taken(state.ids, origin), token, state.at + 1)
@@ -214,7 +241,7 @@ def _beams(
 
     def goes_on(state: _Beams) -> Array:
         is_open = state.can_improve.any() & (state.at < search.max_length)
-        return is_open & ~(search.early_stopping & state.has_ended.all())
+        return is_open & ~((search.early_stopping is True) & state.has_ended.all())
 
     ids = _begun(batch * beams, search).reshape(*shape, -1)
     # The beams begin alike, so the first step chooses among the continuations of one.
@@ -256,7 +283,7 @@ def _with_ended(
     Only the best continuations, as many as beams, may end.
     """
     ends &= jnp.arange(ends.shape[1])[None] < search.beams
-    is_full = state.has_ended.all(axis=1, keepdims=True) & search.early_stopping
+    is_full = state.has_ended.all(axis=1, keepdims=True) & (search.early_stopping is True)
     may_end = ends & ~is_full & state.can_improve
     by_length = scores / length.astype(jnp.float32) ** search.length_penalty
     merged = jnp.concatenate([state.ended_scores, jnp.where(may_end, by_length, 2 * LOWEST)], 1)
@@ -271,6 +298,8 @@ def _can_improve(
 ) -> Bool[Array, "batch 1"]:
     """Returns whether a running target can become better than the worst ended one."""
     _, ended_scores, has_ended = ended
+    if search.early_stopping == "never" and search.length_penalty > 0:
+        length = jnp.int32(search.max_length)
     possible = scores[:, :1] / length.astype(jnp.float32) ** search.length_penalty
     worst = jnp.where(has_ended, ended_scores.min(axis=1, keepdims=True), LOWEST)
     return (possible > worst).any(axis=1, keepdims=True)
@@ -331,6 +360,17 @@ def _most_probable(logits: Float[Array, "rows vocab"], search: Search) -> Array:
         of_token = jnp.argsort(order, axis=-1)
         logits = jnp.where(jnp.take_along_axis(is_left_out, of_token, -1), -jnp.inf, logits)
     return logits
+
+
+def _allowed(
+    logits: Float[Array, "rows vocab"], ids: Int[Array, "rows places"], at: Array, search: Search
+) -> Float[Array, "rows vocab"]:
+    """Returns the logits, minus infinity for repeats, and for an end that comes too soon."""
+    logits = _without_repeats(logits, ids, at, search.no_repeat_ngram)
+    if not search.min_new_tokens:
+        return logits
+    is_end = jnp.arange(logits.shape[-1]) == search.end_id
+    return jnp.where(is_end & (at < search.min_new_tokens), -jnp.inf, logits)
 
 
 def _without_repeats(

@@ -93,9 +93,13 @@ OWNED: dict[str, Option] = {
     "length_penalty": Option(
         1.0, "sequences, beams: the power of the length in their scores"),
     "early_stopping": Option(
-        False, "sequences, beams: True: end when this many targets have ended"),
+        "false", "sequences, beams: the search ends when this many targets have ended: true; when "
+        "no other can become better at its length: false; or at any length: never",
+        choices=("false", "true", "never")),
     "no_repeat_ngram": Option(
         0, "sequences: no such n-gram twice in a target; 0: all may be"),
+    "min_new_tokens": Option(
+        0, "sequences: least tokens of a target before its end", AT_LEAST_0),
     "decoder_from": Option("", 'sequences: weights of the decoder; "": those of init_from'),
     "target_specials": Option(
         (), "sequences: ids of start, end, padding; (): as the vocabulary has"),

@@ -336,7 +336,7 @@ def test_an_export_comes_back_and_generates_the_same(trained, tmp_path):
     convert.convert(tmp_path / "exported", tmp_path / "back", format="bertjax")
     sources = [" ".join(words) for words in small_datasets.sentences(7)]
     ours, theirs = (
-        [*generate.generate(inference.load_finetuned(it), sources, beams=2, max_length=6)]
+        [*generate.generate(inference.load_finetuned(it), sources, beams=2)]
         for it in (trained / "run", tmp_path / "back")
     )
     assert [it[0]["text"] for it in ours] == [it[0]["text"] for it in theirs]

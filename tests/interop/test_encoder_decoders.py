@@ -1,11 +1,13 @@
 """Encoder-decoders compared with transformers: logits, losses, gradients, searches and exports."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.convert import formats, names
+from bertjax.convert import formats, generation_config, names
 from bertjax.models import decoder_sharing, generation, parameters
 from bertjax.tasks import base
 from tests import lazily
@@ -168,6 +170,7 @@ def their_search(model, rows, search):
             **options,
             max_length=search.max_length + 1,
             no_repeat_ngram_size=search.no_repeat_ngram,
+            min_new_tokens=search.min_new_tokens,
             do_sample=False,
             return_dict_in_generate=True,
             output_scores=True,
@@ -201,10 +204,11 @@ def assert_same_search(theirs, read, rows, **options):
 BEAMS = [
     {"beams": 4, "length_penalty": penalty, "early_stopping": early}
     for penalty in (0.6, 1.0, 2.0)
-    for early in (True, False)
+    for early in (True, False, "never")
 ]
-QUICK = [({}, 0), (BEAMS[0], 0), (BEAMS[5], 3)]
-ALL = [(options, size) for options in ({}, *BEAMS) for size in (0, 3)]
+LATE = {"min_new_tokens": 4}
+QUICK = [(LATE, 0), (BEAMS[0], 0), (BEAMS[8] | LATE, 3)]
+ALL = [(options, size) for options in ({}, LATE, *BEAMS) for size in (0, 3)]
 
 
 @pytest.mark.parametrize(
@@ -267,6 +271,32 @@ def test_an_export_is_their_model_and_has_its_ends(tmp_path, heard):
     back = formats.read(tmp_path / "again")
     assert (back.config, back.decoder) == (read.config, read.decoder)
     assert (back.start_id, back.end_id) == (START, END)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"beams": 4, "early_stopping": "never", "length_penalty": 2.0, **LATE}],
+    ids=["greedy", "beams"],
+)
+def test_an_export_finds_our_targets_without_an_option(tmp_path, options):
+    """The search of a run is in the file that is written, and in that of a released model."""
+    saved = of_berts("none")
+    saved.save_pretrained(tmp_path / "hf")
+    chosen = {"beams": 1, "length_penalty": 1.0, "early_stopping": "false", "no_repeat_ngram": 3}
+    chosen |= {"max_target_length": TARGET, "min_new_tokens": 0, **options}
+    read = dataclasses.replace(
+        formats.read(tmp_path / "hf"), generation=generation_config.of_options(chosen)
+    )
+    formats.write(read, tmp_path / "again", format="huggingface")
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "again")
+    rows, _ = rows_of(24)
+    with torch.no_grad():
+        found = theirs.eval().generate(**their_inputs(rows))
+    ours = assert_same_search(saved, read, rows, **options, no_repeat_ngram=3)
+    assert [until_end(row) for row in found[:, 1:]] == ours
+    theirs.save_pretrained(tmp_path / "released")
+    back = generation_config.options(formats.read(tmp_path / "released").generation)
+    assert chosen | back == chosen and back["max_target_length"] == TARGET
 
 
 def test_the_encoder_alone_is_a_bert_with_their_pooler(tmp_path, heard):

@@ -76,57 +76,63 @@ def repeats(target, size):
     return len(set(grams)) < len(grams)
 
 
-def plain_beams(shares, row, beams, penalty, stops_early, no_repeat):
+def plain_beams(shares, row, beams, penalty, stops_early, no_repeat, least):
     """The search as lists of (score, target): one row, all continuations sorted."""
     running, ended = [(0.0, [START])], []
     for length in range(1, MOST + 1):
         every = []
         for score, target in running:
             for token, share in enumerate(shares(row, target)):
-                if not no_repeat or not repeats([*target, token], no_repeat):
+                is_early = token == END and length <= least
+                if not is_early and not (no_repeat and repeats([*target, token], no_repeat)):
                     every.append((score + share, [*target, token]))
         every = sorted(every, key=lambda it: -it[0])[: 2 * beams]
-        is_full = stops_early and len(ended) == beams
+        is_full = stops_early is True and len(ended) == beams
         for score, target in every[:beams]:
             if (target[-1] == END or length == MOST) and not is_full:
                 ended.append((score / length**penalty, target[1:]))
         ended = sorted(ended, key=lambda it: -it[0])[:beams]
         running = [it for it in every if it[1][-1] != END][:beams]
+        longest = MOST if stops_early == "never" and penalty > 0 else length
         is_done = len(ended) == beams and (
-            stops_early or running[0][0] / length**penalty <= ended[-1][0]
+            stops_early is True or running[0][0] / longest**penalty <= ended[-1][0]
         )
         if is_done:
             break
     return ended
 
 
-def test_greedy_targets_are_the_best_tokens_of_a_plain_loop(search, batch, shares):
-    found = search(batch)
+@pytest.mark.parametrize("least", [0, 3])
+def test_greedy_targets_are_the_best_tokens_of_a_plain_loop(search, batch, shares, least):
+    found = search(batch, min_new_tokens=least)
     ends = set()
     for row in range(5):
         target, score = [START], 0.0
         while len(target) <= MOST and target[-1] != END:
             of_next = shares(row, target)
+            if len(target) <= least:
+                of_next[END] = -np.inf
+                of_next = scipy.special.log_softmax(of_next)
             target.append(int(of_next.argmax()))
             score += of_next.max()
         assert without_end(found.ids[row, 0]) == target[1:]
         assert not np.any(found.ids[row, 0, len(target) - 1 :])  # padding
         np.testing.assert_allclose(found.scores[row, 0], score, atol=1e-5)
         ends.add(len(target))
-    assert len(ends) > 1
+    assert len(ends) > 1 and min(ends) > least + 1
 
 
 @pytest.mark.parametrize(
-    ("beams", "penalty", "stops_early", "no_repeat"),
-    [(2, 3.0, False, 0), (3, 2.0, False, 2), (4, 0.6, True, 1)],
+    ("beams", "penalty", "stops_early", "no_repeat", "least"),
+    [(2, 3.0, False, 0, 0), (3, 2.0, False, 2, 3), (4, 0.6, True, 1, 0), (2, 3.0, "never", 0, 0)],
 )
 def test_beams_are_those_of_a_plain_loop(
-    search, batch, shares, beams, penalty, stops_early, no_repeat
+    search, batch, shares, beams, penalty, stops_early, no_repeat, least
 ):
-    options = {"length_penalty": penalty, "early_stopping": stops_early}
+    options = {"length_penalty": penalty, "early_stopping": stops_early, "min_new_tokens": least}
     found = search(batch, beams=beams, no_repeat_ngram=no_repeat, **options)
     for row in range(5):
-        expected = plain_beams(shares, row, beams, penalty, stops_early, no_repeat)
+        expected = plain_beams(shares, row, beams, penalty, stops_early, no_repeat, least)
         assert [without_end(it) for it in found.ids[row]] == [target for _, target in expected]
         np.testing.assert_allclose(found.scores[row], [it for it, _ in expected], atol=1e-5)
 
@@ -182,11 +188,24 @@ def test_samples_change_with_their_keys_alone(search, batch):
         ({"top_k": 3}, "top_k is 3"),
         ({"length_penalty": 0.5}, "length_penalty is 0.5"),
         ({"beams": 2, "sampling": True}, "beams is 2; it must be 1 with sampling"),
+        (
+            {"early_stopping": "no", "min_new_tokens": 8},
+            f"(?s)min_new_tokens is 8; .*{MOST}.*early_stopping is 'no'",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_all_named_at_once(options, said):
     with pytest.raises(ValueError, match=said):
         generation.Search(**SEARCH, **options)
+
+
+def test_a_search_without_beams_drops_the_options_of_beams_that_the_model_has():
+    of_model = generation.Search(**SEARCH, beams=4, length_penalty=2.0, early_stopping="never")
+    assert generation.changed(of_model, beams=2).length_penalty == 2.0
+    for given in ({"beams": 1}, {"sampling": True}):
+        assert generation.changed(of_model, **given) == generation.Search(**SEARCH, **given)
+    with pytest.raises(ValueError, match=r"length_penalty is 0\.5"):
+        generation.changed(of_model, beams=1, length_penalty=0.5)
 
 
 def test_sampling_needs_keys(model, batch):
