@@ -25,7 +25,8 @@ HOW = (
 )
 
 # Fields of every config.json of transformers that do not change an encoder's results: bookkeeping,
-# the reader's fields, and generation. `auto_map` has a separate warning.
+# the reader's fields, and the search, which `generation_config` reads. `auto_map` has a separate
+# warning.
 BOOKKEEPING = frozenset(
     """
     _attn_implementation_autoset _commit_hash _name_or_path architectures attn_implementation
