@@ -115,7 +115,7 @@ def of_options(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_length(fields: Mapping[str, Any], longest: int) -> dict[str, Any]:
-    """Returns the fields with a length: that of our searches, of at most `longest` tokens."""
+    """Returns the fields with a length, by default our 64 tokens, or `longest` if it is less."""
     if "max_new_tokens" in fields:
         return dict(fields)
     return {"max_length": min(longest, generation.Search.max_length) + 1, **fields}

@@ -94,7 +94,7 @@ class Search:
 
 
 def changed(search: Search, **given: Any) -> Search:
-    """Returns the search with other options; those of beams go where no beams are searched.
+    """Returns the search with other options; without beams, the options of beams are dropped.
 
     Raises:
       ValueError: as `Search`.

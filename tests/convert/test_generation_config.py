@@ -23,7 +23,7 @@ OPTIONS = {
 def test_options_become_fields_and_come_back(changes):
     options = OPTIONS | changes
     fields = generation_config.of_options(options)
-    # transformers counts the token that a target begins with.
+    # transformers counts the start token.
     assert fields["max_length"] == 49 and ("min_new_tokens" in fields) == (not changes)
     assert generation_config.options(fields) == {
         name: value for name, value in options.items() if name != "min_new_tokens" or value

@@ -279,7 +279,7 @@ def test_an_export_is_their_model_and_has_its_ends(tmp_path, heard):
     ids=["greedy", "beams"],
 )
 def test_an_export_finds_our_targets_without_an_option(tmp_path, options):
-    """The search of a run is in the file that is written, and in that of a released model."""
+    """A search goes into an export, and comes back from a file that transformers wrote."""
     saved = of_berts("none")
     saved.save_pretrained(tmp_path / "hf")
     chosen = {"beams": 1, "length_penalty": 1.0, "early_stopping": "false", "no_repeat_ngram": 3}
