@@ -23,7 +23,7 @@ from bertjax.options.option import Option
 CHANGEABLE = (
     r"(mesh|checkpoint|evaluation|plateau)\..*",
     r"sharding|split_kernels|log_every_steps|max_skipped_steps|compilation_cache_dir|xla_preset",
-    r"writers|profile_steps|budget\.extend_to",
+    r"writers|profile_steps|budget\.(extend_to|decisions)",
     r"seeds|search|finetuning\.((data_dir|(train|eval|test)_file)|null_threshold)",
     r"finetuning\.(max_answer_length|n_best_size|tag_scheme)",
     r"phases\.\w+\.num_(epochs|tokens)",  # num_steps has what they came to

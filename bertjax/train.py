@@ -22,6 +22,7 @@ import functools
 import itertools
 import math
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -104,12 +105,15 @@ def execute(
         with starting.open_writer(run, workdir, step, again=is_late) as writer:
             options = starting.monitor_options(run)
             watch = monitor.Monitor(options, writer, progress, checkpointer.latest_step, run.begun)
-            saver = RunSaver(run, workdir, owner, checkpointer, notice, writer, watch, tuned)
+            budget = time_budget.Budget(run, workdir, step)
+            parts = (owner, checkpointer, notice, writer, watch, budget, tuned)
+            saver = RunSaver(run, workdir, *parts)
             if is_late:
                 saver.evaluate(train_state, step)
             with starting.profile(run, workdir, step) as profile:
-                train_state = _train(run, train_state, saver, profile)
+                train_state = _train(train_state, saver, profile)
             writer.curves()
+        run = saver.run
         saver.write_predictions(train_state, is_new=run.job.last_step > step)
         if is_one_of_several and notice.reached():
             saver.stop(run.job.last_step)
@@ -119,14 +123,15 @@ def execute(
 
 
 def _train(
-    run: program.Program, train_state: state.TrainState, saver: RunSaver, profile: profiling.Profile
+    train_state: state.TrainState, saver: RunSaver, profile: profiling.Profile
 ) -> state.TrainState:
     """Returns the state after the last step; `saver` saves and evaluates on the way."""
-    watch, step = saver.watch, int(train_state.step)
+    watch, budget, begun = saver.watch, saver.budget, int(train_state.step)
     if saver.notice.reached():  # before a step is compiled, which takes minutes
-        saver.stop(step)
-    step_inputs = run.placed_step_inputs()
-    for phase, facts, batch in remaining_batches(run, step):
+        saver.stop(begun)
+    step, step_inputs = begun, saver.run.placed_step_inputs()
+    for phase, facts, batch in _batches(saver, begun):
+        run = saver.run
         on_devices = sharding.to_devices(batch, run.mesh, phase.global_batch_size)
         watch.begin(step, facts)
         profile.before(step + 1, train_state)
@@ -136,8 +141,13 @@ def _train(
         mask = batch["input_mask"]  # of this host's rows; other hosts' rows are alike
         fill = np.count_nonzero(mask) / mask.size
         watch.submit(step, report, batch["record_positions"], facts, fill)
+        if step == begun + 1:
+            budget.begin(train_state, watch.progress.seconds)
+        if budget.is_due(step):
+            saver.settle(step)
+            step_inputs = saver.run.placed_step_inputs()
         must_stop = saver.notice.reached()
-        must_save, must_evaluate = due(run, phase, step)
+        must_save, must_evaluate = due(saver.run, phase, step)
         if watch.reaches_mark(step):
             saver.checkpointer.keep([step])
             must_save = True
@@ -147,11 +157,24 @@ def _train(
         with watch.paused():
             if must_save or must_stop:
                 saver.save(train_state)
-            if must_stop and (step < run.job.last_step or must_evaluate):
+            if must_stop and (step < saver.run.job.last_step or must_evaluate):
                 saver.stop(step)
             if must_evaluate:
                 saver.evaluate(train_state, step)
     return train_state
+
+
+def _batches(
+    saver: RunSaver, step: int
+) -> Iterator[tuple[jobs.Phase, monitor.PhaseFacts, dict[str, np.ndarray]]]:
+    """Yields the remaining batches of a run whose length may be settled between two of them."""
+    while step < saver.run.job.last_step:
+        run = saver.run
+        for batch in remaining_batches(run, step):
+            yield batch
+            step += 1
+            if saver.run is not run:
+                break
 
 
 @dataclasses.dataclass
@@ -170,7 +193,17 @@ class RunSaver:
     notice: preemption.Notice
     writer: writers.RunWriter
     watch: monitor.Monitor
+    budget: time_budget.Budget
     tuned: dict[str, float]
+
+    def settle(self, step: int) -> None:
+        """Settles the number of steps again, and writes it down before it is used."""
+        self.watch.flush()
+        with self.watch.paused():
+            self.run = self.budget.settled(self.run, step, self.watch.progress.seconds)
+            starting.write_config(self.run, self.workdir)
+            self.checkpointer.keep(starting.always_kept(self.run))
+            self.watch.set_last_step(self.run.job.last_step)
 
     def save(self, train_state: state.TrainState) -> None:
         if self.owner is not None:
@@ -179,8 +212,10 @@ class RunSaver:
         step = int(train_state.step)
         meta = starting.meta(self.run, step, self.watch.progress, self.tuned)
         self.checkpointer.save(train_state, meta)
+        self.budget.keep()
 
     def evaluate(self, train_state: state.TrainState, step: int) -> None:
+        begun = time.monotonic()
         try:
             params = self.run.scored(train_state)
             scores = evaluation.score(
@@ -189,6 +224,7 @@ class RunSaver:
         except evaluation.Stopped:
             self.save(train_state)
             self.stop(step)
+        self.budget.evaluated(time.monotonic() - begun)
         self.watch.evaluated(step)
         tuned = {name: scores[name] for name in self.run.job.evaluation.tunes if name in scores}
         self.tuned |= tuned
@@ -224,15 +260,14 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> progr
     config = protocols.applied(config)
     newest = checkpoint.read_meta(workdir)
     saved = None if newest is None else config_lib.completed(newest[0]["config"])
+    if saved is not None and saved["budget"]["hours"]:
+        saved = automatic.with_decisions(saved, time_budget.read(workdir).decisions)
     decided = automatic.decided(config, saved)
     run = _open(decided, workdir)
     if saved is not None or not decided.budget.hours:
         return run
     with jax.set_mesh(run.mesh):
-        steps = time_budget.bounded_steps(run)
-    if not steps:
-        return run
-    bounded = automatic.decided(automatic.with_steps(config, steps), None)
+        bounded = time_budget.bounded(run, config)
     bounded.update(model=run.config.model, prng_impl=run.config.prng_impl)  # with what was tried
     return program.for_job(run, jobs.JOBS[config.task].open(bounded, [epath.Path(workdir)]))
 

@@ -73,6 +73,10 @@ class Progress:
         counts = f"{self._written(count)}{total}{self._unit}"
         logging.info("%s %s%s: %s", self._label, counts, left, describe())
 
+    def set_total(self, total: int) -> None:
+        """Takes another end of the count."""
+        self._total = self._bar.total = total
+
     def note(self, text: str) -> None:
         """Shows what is done where there is no count yet; "" takes it off the bar."""
         if not self._bar.disable:

@@ -7,7 +7,7 @@ began with, whatever devices it has.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -130,6 +130,16 @@ def with_steps(
     return config
 
 
+def with_decisions(saved: Mapping[str, Any], decisions: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Returns a saved config with the steps that config.budget.hours left to its phases so far."""
+    config = ml_collections.ConfigDict(saved)
+    names = config_lib.phase_names(config)
+    config = with_steps(config, dict(zip(names, decisions[-1][1:], strict=True)))
+    with config.ignore_type():
+        config.budget.decisions = tuple(decisions)
+    return config_lib.completed(config.to_dict())
+
+
 def decided(
     config: ml_collections.ConfigDict, saved: Mapping[str, Any] | None
 ) -> ml_collections.ConfigDict:
@@ -138,7 +148,7 @@ def decided(
     Those that `finetuning_rates` decides stay open until the rows are read.
 
     `saved` is the config of the run that is resumed, None for a new run. Decisions of its
-    machine stay: its kind of random numbers, and the steps that fitted into config.budget.hours.
+    machine stay: its kind of random numbers, and what it decided for config.budget.hours.
     """
     options = dict(config_lib.flatten(config))
     later = finetuning_rates.open_options(config)
@@ -154,6 +164,7 @@ def decided(
             why = "the workdir has no run to extend (the phases have the length of a new one)"
             raise faults_lib.unread("config.budget.extend_to", config.budget.extend_to, why, 0)
         chosen = _choose(config, options, names) if names else {}
+        chosen["budget.decisions"] = ()
     else:
         before = dict(config_lib.flatten(saved))
         chosen = {name: before[name] for name in names}
@@ -168,9 +179,12 @@ def decided(
 def _stored_lengths(config: ml_collections.ConfigDict, saved: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the lengths of phases that a resumed run keeps, or is extended to."""
     extend_to = config.budget.extend_to or saved["budget"]["extend_to"]
-    is_bounded = config.budget.hours > 0 and config.budget.hours == saved["budget"]["hours"]
+    is_bounded = config.budget.hours > 0 and saved["budget"]["hours"] > 0
     if not (extend_to or is_bounded):
         return {}
+    if extend_to and is_bounded:
+        why = "config.budget.hours decides where the run ends: give more hours"
+        raise faults_lib.unread("config.budget.extend_to", extend_to, why, 0)
     phases = {name: it for name, it in saved["phases"].items() if name in config.phases}
     lengths = {f"phases.{name}.{it}": phases[name][it] for name in phases for it in LENGTHS}
     if extend_to:
@@ -182,7 +196,8 @@ def _stored_lengths(config: ml_collections.ConfigDict, saved: Mapping[str, Any])
         values = zip(LENGTHS, (steps, 0.0, 0), strict=True)
         if last in phases:  # else another recipe was given, which is refused with all differences
             lengths |= {f"phases.{last}.{it}": value for it, value in values}
-    return lengths | {"budget.extend_to": extend_to}
+    decisions = saved["budget"]["decisions"] if is_bounded else ()
+    return lengths | {"budget.extend_to": extend_to, "budget.decisions": decisions}
 
 
 def _choose(

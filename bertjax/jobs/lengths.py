@@ -6,9 +6,10 @@ content of batches belongs to a job's data.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import ml_collections
 import numpy as np
@@ -16,28 +17,67 @@ import numpy as np
 from bertjax import config as config_lib
 from bertjax.options import faults, run
 
+MOST_STRETCHES = 64  # of a course
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """How far a run is in its plan at each step, where config.budget.hours changes its length.
+
+    From `starts[i]` on, each step moves by `paces[i]` steps of the plan, from `places[i]` on. Only
+    the last stretches change when the length is settled again, so what is past stays as it was.
+    """
+
+    starts: tuple[int, ...] = (0,)
+    places: tuple[float, ...] = (0.0,)
+    paces: tuple[float, ...] = (1.0,)
+
+    def at(self, step: int) -> float:
+        """Returns the step of the plan that a step of the run stands for."""
+        number = max(bisect.bisect_right(self.starts, step) - 1, 0)
+        return self.places[number] + (step - self.starts[number]) * self.paces[number]
+
+
+def course(decisions: Sequence[Sequence[int]]) -> Course:
+    """Returns the course of config.budget.decisions, whose first entry is the plan."""
+    if not decisions:
+        return Course()
+    planned = np.cumsum(decisions[0][1:])
+    made = Course()
+    for step, *steps in decisions[1:]:
+        past = [it for it in zip(made.starts, made.places, made.paces, strict=True) if it[0] < step]
+        begun, place = step, made.at(step)
+        for end, planned_end in zip(np.cumsum(steps).tolist(), planned.tolist(), strict=True):
+            if end > begun:
+                past.append((begun, place, (planned_end - place) / (end - begun)))
+                begun, place = end, float(planned_end)
+        made = Course(*zip(*past, strict=True))
+    return made
+
 
 @dataclasses.dataclass(frozen=True)
 class MaskRate:
     """The share of tokens to predict, which goes linearly from `start` to `end` at `end_step`.
 
-    Steps count over the run. A constant share has no steps.
+    Steps count over the plan of the run, which `course` follows. A constant share has no steps.
     """
 
     start: float
     end: float
     first_step: int = 0
     end_step: int = 0
+    course: Course = Course()
 
     @property
     def largest(self) -> float:
         return max(self.start, self.end)
 
     def at(self, step: int) -> float:
-        """Returns the rate of a step between `first_step` and `end_step`."""
+        """Returns the rate of a step of the phase."""
         if self.start == self.end:
             return self.start
-        share = (step - self.first_step) / (self.end_step - self.first_step)
+        done = self.course.at(step) - self.first_step
+        share = min(max(done / (self.end_step - self.first_step), 0.0), 1.0)
         return self.start + (self.end - self.start) * share
 
 
@@ -103,6 +143,8 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
     A phase without steps is left out. Epochs and tokens have become steps (`set_steps`).
     """
     stretches, first_step = [], 0
+    decisions = config.budget.decisions
+    planned_ends = [0, *np.cumsum(decisions[0][1:]).tolist()] if decisions else []
     for ordinal, name in enumerate(config_lib.phase_names(config)):
         options = _checked(config, name)
         end_step = first_step + options.num_steps
@@ -117,7 +159,9 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
             "rate_share": options.rate_share,
             "only_embeddings": options.only_embeddings,
             "rotary_bases": rotary_bases(config_lib.in_phase(config, name).model),
-            "mask_rate": _mask_rate(config, options, first_step, end_step),
+            "mask_rate": _mask_rate(
+                config, options, *(planned_ends[ordinal : ordinal + 2] or (first_step, end_step))
+            ),
         }
         begun = first_step
         for steps, rows, batch_size in _stretches(config, options):
@@ -130,6 +174,17 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
             if first_step == end_step:
                 break
     return tuple(stretches)
+
+
+def planned(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+    """Returns a copy with the numbers of steps before config.budget.hours changed them."""
+    config = ml_collections.ConfigDict(config).copy_and_resolve_references()
+    if config.budget.decisions:
+        _, *steps = config.budget.decisions[0]
+        for name, number in zip(config_lib.phase_names(config), steps, strict=True):
+            config.phases[name].num_steps = number
+        config.budget.decisions = ()
+    return config
 
 
 def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]) -> None:
@@ -249,4 +304,6 @@ def _mask_rate(
         return None
     start = options.masked_lm_prob or config.pretraining.masked_lm_prob
     end = options.final_masked_lm_prob or start
-    return MaskRate(start, end) if start == end else MaskRate(start, end, first_step, end_step)
+    if start == end:
+        return MaskRate(start, end)
+    return MaskRate(start, end, first_step, end_step, course(config.budget.decisions))

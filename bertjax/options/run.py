@@ -131,8 +131,12 @@ RUN: dict[str, Option] = {
 
 BUDGET: dict[str, Option] = {
     "hours": Option(
-        0.0, "the most hours of pretraining: it becomes shorter by a speed measured at the "
-        "start; 0: none", between(0, MOST_HOURS), read=(_PRETRAINING,)),
+        0.0, "the most hours of pretraining, from the end of its first step: its number of steps "
+        "is settled by the measured speed, again and again; 0: none",
+        between(0, MOST_HOURS), read=(_PRETRAINING,)),
+    "decisions": Option(
+        (), "written by the run: (step, steps of each phase from then on); the first is the plan",
+        read=(_PRETRAINING,)),
     "extend_to": Option(
         0, "the last step, from now on, of a run that has begun; 0: as it began", STEPS,
         read=(_PRETRAINING,)),

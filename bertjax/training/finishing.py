@@ -28,7 +28,7 @@ def decaying(
     where that is a share of all steps, it is that share of the shorter run. Up to `step` both runs
     take the same steps, unless the share of masked tokens falls until the end of the phase.
     """
-    schedule = program.schedule_of(config.schedule, jobs.phases(config))
+    schedule = program.schedule_of(config, jobs.phases(config))
     _check(config, schedule, step)
     phases = [phase for phase in jobs.phases(config) if phase.first_step <= step]
     current = [phase for phase in phases if phase.name == phases[-1].name]
@@ -37,9 +37,9 @@ def decaying(
     steps |= {phase.name: config.phases[phase.name].num_steps for phase in phases}
     steps[current[0].name] = step - current[0].first_step + decay_steps
     config = automatic.with_steps(config, steps)
-    config.budget.update(hours=0.0, extend_to=0)
+    config.budget.update(hours=0.0, extend_to=0, decisions=())
     config.schedule.update(decay_steps=decay_steps, decay_share=0.0, decay_tokens=0)
-    warmup_steps = int(schedule.warmup_steps)
+    warmup_steps = schedules.last_step_at(schedule, int(schedule.warmup_steps))
     config.schedule.update(warmup_steps=warmup_steps, warmup_share=0.0, warmup_tokens=0)
     return config
 
@@ -58,8 +58,8 @@ def _check(
     if step > last:
         raise ValueError(
             f"step {step} is in the decay, which began at step {last}: the command that began the "
-            f"run finishes it at step {schedule.total_steps}; --step=STEP chooses an earlier "
-            f"checkpoint, and that of step {last} is always kept"
+            f"run finishes it at step {jobs.phases(config)[-1].end_step}; --step=STEP chooses an "
+            f"earlier checkpoint, and that of step {last} is always kept"
         )
 
 

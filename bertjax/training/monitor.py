@@ -21,8 +21,6 @@ from bertjax.tasks import base, metrics
 from bertjax.training import state, writers
 
 CURVE_POINTS = 20  # that a run has at least, however short it is
-# A run is late if it would take this many times the hours of its budget.
-OVERRUN = 1.1
 
 
 class DivergedError(faults.RunError):
@@ -82,8 +80,7 @@ class MonitorOptions:
     metrics.jsonl and returns the names and the sentences of the checks that speak of the run; with
     a `plateau_check_step` of 0 it is not called.
     `peak_flops` are those of all devices, None if unknown. `word_marks` are the
-    numbers of words to notice; `epochs` returns the passes over the data up to a step. `hours` is
-    the budget of training, 0 without one; a warning says what `in_time` does about a slow machine.
+    numbers of words to notice; `epochs` returns the passes over the data up to a step.
     """
 
     objectives: Mapping[str, float]
@@ -95,8 +92,6 @@ class MonitorOptions:
     faults: Callable[[Sequence[Mapping[str, Any]]], Iterable[tuple[str, str]]] = lambda lines: ()
     word_marks: tuple[int, ...] = ()
     epochs: Callable[[int], float | None] = lambda step: None
-    hours: float = 0.0
-    in_time: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,11 +130,14 @@ class Monitor:
         self._compiled: set[PhaseFacts] = set()
         self._compiling_since: float | None = None
         self._first_step_since: float | None = None
-        self._steps_since_start, self._seconds_before = 0, progress.seconds
-        self._late_hours = OVERRUN * options.hours  # from here on a warning is worth a line
         self._restart_clock(0.0)
         self._has_written = False
         self._faults: set[str] = set()
+
+    def set_last_step(self, step: int) -> None:
+        """Takes another last step, where config.budget.hours settled it again."""
+        self._options = dataclasses.replace(self._options, last_step=step)
+        self._writer.set_total(step)
 
     def begin(self, step: int, phase: PhaseFacts) -> None:
         """Notes that the next step compiles, if it is the first of its batch shape."""
@@ -181,7 +179,6 @@ class Monitor:
         self._pending = None
         report = jax.device_get(report)
         self._steps_timed += 1
-        self._steps_since_start += 1
         self._tokens_timed += phase.tokens_per_step
         self._real_timed += fill * phase.tokens_per_step
         self._flops_timed += phase.flops_per_step
@@ -189,7 +186,6 @@ class Monitor:
             now = time.perf_counter()
             self._note_first_step(step, now)
             self._compiled.add(phase)
-            self._steps_since_start -= 1
             self._restart_clock(now)
         self._count_words(step, int(report.words or 0))
         if report.is_finite:
@@ -329,7 +325,6 @@ class Monitor:
         self._writer.scalars(step, scalars)
         self._writer.progress(step, scalars)
         self._check_faults(step)
-        self._check_budget(step)
         self.progress.means = {}
 
     def _count_seconds(self, now: float) -> None:
@@ -360,24 +355,6 @@ class Monitor:
             rate = flops / seconds
             scalars["perf/model_flop_utilization"] = rate / self._options.peak_flops
         return scalars
-
-    def _check_budget(self, step: int) -> None:
-        """Warns once the run would take clearly longer than the hours that it was given."""
-        hours, spent = self._options.hours, self.progress.seconds / 3600
-        if not hours or not self._steps_since_start or step == self._options.last_step:
-            return
-        each = (spent - self._seconds_before / 3600) / self._steps_since_start
-        expected = spent + each * (self._options.last_step - step)
-        if expected <= self._late_hours:
-            return
-        self._late_hours = OVERRUN * expected
-        last_in_time = step + int((hours - spent) / each)
-        logging.warning(
-            "At the present speed step %d, the last one, comes after %.3g h of training: "
-            "config.budget.hours is %g, over at about step %d. The run goes on to its last step, "
-            "as its length is a part of what it is. %s",
-            self._options.last_step, expected, hours, max(last_in_time, 0), self._options.in_time,
-        )  # fmt: skip
 
     def _check_faults(self, step: int) -> None:
         """Warns of each fault that is new; after the last step `run_log` has all of them."""

@@ -241,7 +241,7 @@ def are_steps_the_same(saved: Mapping[str, Any], job: jobs.Job, step: int) -> bo
             return False
         break
     steps = np.arange(step)
-    old = schedule_of(ml_collections.ConfigDict(saved).schedule, before)
+    old = schedule_of(ml_collections.ConfigDict(saved), before)
     before_rates, rates = (
         np.asarray(schedules.make_schedule(each)(steps)) for each in (old, schedule_options(job))
     )
@@ -250,14 +250,17 @@ def are_steps_the_same(saved: Mapping[str, Any], job: jobs.Job, step: int) -> bo
 
 def schedule_options(job: jobs.Job) -> schedules.ScheduleOptions:
     """Returns the schedule of a job's config over all its steps."""
-    return schedule_of(job.config.schedule, job.phases)
+    return schedule_of(job.config, job.phases)
 
 
 def schedule_of(
-    options: ml_collections.ConfigDict, phases: Sequence[jobs.Phase]
+    config: ml_collections.ConfigDict, phases: Sequence[jobs.Phase]
 ) -> schedules.ScheduleOptions:
-    """Returns the schedule of these options over all steps of the phases."""
-    total_steps = phases[-1].end_step
+    """Returns the schedule of a config whose phases are known, which follows its plan."""
+    options, decisions = config.schedule, config.budget.decisions
+    planned = jobs.phases(lengths.planned(config)) if decisions else phases
+    total_steps = planned[-1].end_step
+    course = lengths.course(decisions)
 
     def length(name: str, in_order: Sequence[jobs.Phase]) -> int:
         if tokens := options[f"{name}_tokens"]:
@@ -271,15 +274,25 @@ def schedule_of(
     return schedules.ScheduleOptions(
         options.name,
         options.peak_learning_rate,
-        warmup_steps=length("warmup", phases),
+        warmup_steps=length("warmup", planned),
         total_steps=total_steps,
-        decay_steps=length("decay", phases[::-1]),
+        decay_steps=length("decay", planned[::-1]),
         start_share=options.start_share,
         end_share=options.end_share,
         decay_shape=options.decay_shape,
         phase_starts=tuple(phase.first_step for phase in phases) if has_shares else (),
         phase_shares=tuple(phase.rate_share for phase in phases) if has_shares else (),
+        **({f"course_{name}": it for name, it in _padded(course).items()} if decisions else {}),
     )
+
+
+def _padded(course: lengths.Course) -> dict[str, np.ndarray]:
+    """Returns a course in arrays of one length, so that a further decision compiles nothing."""
+    starts = np.full(lengths.MOST_STRETCHES, np.iinfo(np.int32).max, np.int32)
+    places, paces = np.zeros((2, lengths.MOST_STRETCHES), np.float32)
+    number = len(course.starts)
+    starts[:number], places[:number], paces[:number] = course.starts, course.places, course.paces
+    return {"starts": starts, "places": places, "paces": paces}
 
 
 def resolve(

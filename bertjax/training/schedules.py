@@ -26,6 +26,7 @@ Schedule = Callable[[Step], Rate]
         *("peak_learning_rate", "warmup_steps", "total_steps"),
         *("decay_steps", "start_share", "end_share"),
         *("phase_starts", "phase_shares"),
+        *("course_starts", "course_places", "course_paces"),
     ],
     meta_fields=["name", "decay_shape"],
 )
@@ -38,7 +39,8 @@ class ScheduleOptions:
     rates before the warm-up and after the decay, as shares of the peak; `decay_shape` is a key of
     SHAPES. SCHEDULES lists the fields that each schedule reads. From each step of `phase_starts`
     on, the first of which is 0, the learning rate is multiplied by the same entry of
-    `phase_shares`.
+    `phase_shares`. With a course (`jobs.lengths.Course`) the other steps are those of a plan that
+    the run follows at a pace of its own.
 
     The numbers may be arrays, so that one compiled step serves several rates and lengths.
     """
@@ -53,6 +55,9 @@ class ScheduleOptions:
     decay_shape: str = "linear"
     phase_starts: Any = ()
     phase_shares: Any = ()
+    course_starts: Any = ()
+    course_places: Any = ()
+    course_paces: Any = ()
 
 
 # Shape -> from the share of the decay that is left, 1 at its start, the share of the fall that is.
@@ -172,19 +177,47 @@ SCHEDULES: dict[str, Kind] = {
 def make_schedule(options: ScheduleOptions) -> Schedule:
     """Returns the learning rate as a function of the global step."""
     schedule = functools.partial(SCHEDULES[options.name].rate, options)
-    if not np.size(options.phase_shares):
-        return schedule
 
-    def by_phase(step: Step) -> Rate:
-        rate = schedule(step)
-        starts, shares = jnp.asarray(options.phase_starts), jnp.asarray(options.phase_shares)
-        return rate * shares[jnp.searchsorted(starts, jnp.asarray(step), side="right") - 1]
+    def rate(step: Step) -> Rate:
+        value = schedule(_place(options, step) if np.size(options.course_starts) else step)
+        if np.size(options.phase_shares):
+            value = value * jnp.asarray(options.phase_shares)[_last(options.phase_starts, step)]
+        return value
 
-    return by_phase
+    return rate
+
+
+def _place(options: ScheduleOptions, step: Step) -> Float[Array, ...]:
+    """Returns the step of the plan that a step of the run stands for."""
+    number = _last(options.course_starts, step)
+    starts, places, paces = (
+        jnp.asarray(values)[number]
+        for values in (options.course_starts, options.course_places, options.course_paces)
+    )
+    return places + (step - starts) * paces
+
+
+def _last(starts: Any, step: Step) -> Int[Array, ...]:
+    """Returns the index of the last start that is not after a step."""
+    return jnp.searchsorted(jnp.asarray(starts), jnp.asarray(step), side="right") - 1
 
 
 def last_step_before_decay(options: ScheduleOptions) -> int | None:
     """Returns the step whose state any longer run would also have had, None without one."""
     is_kept = SCHEDULES[options.name].keeps_before_decay and int(options.decay_steps) > 0
-    step = int(options.total_steps) - int(options.decay_steps)
+    step = last_step_at(options, int(options.total_steps) - int(options.decay_steps))
     return step if is_kept and step > 0 else None
+
+
+def last_step_at(options: ScheduleOptions, place: int) -> int:
+    """Returns the last step of the run that is not beyond a step of its plan."""
+    if not np.size(options.course_starts):
+        return place
+    is_read = np.asarray(options.course_paces) > 0
+    starts, places, paces = (
+        np.asarray(values, np.float64)[is_read]
+        for values in (options.course_starts, options.course_places, options.course_paces)
+    )
+    number = max(int(np.searchsorted(places, place, side="right")) - 1, 0)
+    # The numbers are rounded to float32.
+    return int(starts[number] + (place - places[number]) / paces[number] + 1e-3)

@@ -31,6 +31,7 @@ from bertjax.training import (
     run_log,
     schedules,
     state,
+    time_budget,
     warm_start,
     writers,
 )
@@ -43,6 +44,7 @@ WRITTEN = (
     reader.VOCABULARY_DIRECTORY,
     reader.TRAINING_DATA_DIRECTORY,
     scalars.FILE,
+    time_budget.FILE,
     writer_base.SENT_FILE,
     writers.CURVES_FILE,
     evaluation.PREDICTIONS_DIRECTORY,
@@ -76,7 +78,7 @@ def start(
     restored = checkpointer.restore(run.abstract_state)
     if restored is not None:
         logging.info("Resuming at step %d from %s", int(restored.state.step), workdir)
-        _write_config(run, workdir)  # with the changes that are allowed
+        write_config(run, workdir)  # with the changes that are allowed
         tuned = dict(restored.meta["tuned"]) if run.job.evaluation.tunes else {}
         progress = monitor.Progress.of_meta(restored.meta)
         checkpointer.keep(progress.word_marks.values())
@@ -145,6 +147,10 @@ def _check_resumable(
     step: int,
 ) -> None:
     changeable: list[str] = [*config_lib.CHANGEABLE]
+    # With hours the decisions of the workdir say the lengths, and keep what is past.
+    hours = (saved_config["budget"]["hours"], run.config.budget.hours)
+    if all(hours):
+        changeable += [r"budget\.hours", r"phases\.\w+\.num_steps"]
     if program.are_steps_the_same(saved_config, run.job, step):
         changeable.append(r"phases\.\w+\.num_steps")
     allowed, refused = config_lib.differences(saved_config, run.config, changeable)
@@ -239,14 +245,15 @@ def _teacher_sha256(run: program.Program) -> str:
     return run.job.teacher.sha256 if run.job.teacher else ""
 
 
-def _write_config(run: program.Program, workdir: epath.Path) -> None:
+def write_config(run: program.Program, workdir: epath.Path) -> None:
+    """Writes the config of a run for people to read, on the first process."""
     if jax.process_index() == 0:
         reader.write_config(run.config.to_dict(), workdir)
 
 
 def write_workdir(run: program.Program, workdir: epath.Path) -> None:
     """Writes the config, the vocabulary and the contents or scaling of the training records."""
-    _write_config(run, workdir)
+    write_config(run, workdir)
     if jax.process_index() == 0:
         if vocabulary := run.job.data.vocabulary:
             vocabulary.save(workdir / reader.VOCABULARY_DIRECTORY)
@@ -278,7 +285,6 @@ def retention(run: program.Program) -> checkpoint.RetentionOptions:
 def monitor_options(run: program.Program) -> monitor.MonitorOptions:
     """Returns what the monitor of a run watches."""
     peak = accelerators.peak_flops(run.mesh.devices.flat[0].device_kind)
-    finish = "To end earlier, begin the decay now: python -m bertjax.finish WORKDIR"
     return monitor.MonitorOptions(
         objectives=run.job.task.objectives,
         log_every_steps=run.config.log_every_steps,
@@ -289,8 +295,6 @@ def monitor_options(run: program.Program) -> monitor.MonitorOptions:
         faults=functools.partial(_faults, run),
         word_marks=word_marks.marks(run.config.checkpoint.save_at_words),
         epochs=functools.partial(jobs.epochs, run.job),
-        hours=run.config.budget.hours,
-        in_time=finish if always_kept(run) else "",
     )
 
 

@@ -32,6 +32,7 @@ _NUMBERS = {
     **dict.fromkeys(("warmup_steps", "total_steps", "decay_steps"), np.int32),
     **dict.fromkeys(("peak_learning_rate", "start_share", "end_share"), np.float32),
     **{"phase_starts": np.int32, "phase_shares": np.float32},
+    **{"course_starts": np.int32, "course_places": np.float32, "course_paces": np.float32},
 }
 
 

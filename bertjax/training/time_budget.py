@@ -1,44 +1,126 @@
-"""The steps that fit into config.budget.hours: a speed is measured once, at the start of a run.
+"""config.budget.hours: the steps that fit into them, settled by the speed that is measured.
 
-What fits is stored as the number of steps, so a resumed run ends at the same one on any devices.
+The first number of steps comes from a few steps that are taken before the run and forgotten. It is
+settled again at steps that every process knows: by process 0, which writes the decision into the
+workdir before it is used. A resumed run, also from an older checkpoint, reads the decisions there.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import ml_collections
 import numpy as np
 from absl import logging
+from etils import epath
 from jax.experimental import multihost_utils
 
 from bertjax import jobs
 from bertjax.devices import sharding
+from bertjax.files import atomic, json_text
+from bertjax.jobs import automatic, lengths
 from bertjax.training import program, state
+from bertjax.workdirs import checkpoint
+
+FILE = "budget.json"  # in the workdir: the decisions, and the seconds that are used
 
 WARM_UP_STEPS = 2  # the first compiles
 MEASURED_SECONDS = 5.0  # of steps, about
 MOST_STEPS = 50  # that are measured
 
+# After the start of a process the steps are settled again when these shares of those that were
+# left are done. A machine that becomes slow by a factor of two is noticed while half of the hours
+# that are left are still there, and the last decision leaves about a fortieth of them.
+SHARES = (0.01, 0.05, 0.25)  # the last one again and again
+LEAST_LEFT = 0.025
+LEAST_STEPS = 4  # between two decisions
+LEAST_CHANGE = 0.02  # of the steps left: less is noise
+EVALUATIONS = 0.1  # of the hours, at most
+LEAST_USEFUL = 1_000  # steps
+# An evaluation reads a row without its gradient: about a third of the work of a training step.
+FORWARD = 1 / 3
 
-def bounded_steps(run: program.Program) -> dict[str, int]:
-    """Returns the steps of each phase that fit into the hours of the config, {} if all do.
 
-    Each phase is shortened by the same factor. Evaluations and saves are not counted.
+@dataclasses.dataclass
+class Used:
+    """What a run has used of its hours: seconds, those of evaluations, and those of the last one.
+
+    `decisions` are config.budget.decisions.
     """
-    seconds, steps = 0.0, dict.fromkeys((phase.name for phase in run.job.phases), 0)
-    train_state = run.init(run.step_inputs.seed)
-    for phase in run.job.phases:
+
+    seconds: float = 0.0
+    evaluations: float = 0.0
+    last_evaluation: float = 0.0
+    decisions: Sequence[Sequence[int]] = ()
+
+
+def read(workdir: epath.PathLike) -> Used:
+    """Returns what a run has used of its hours.
+
+    Raises:
+      checkpoint.CheckpointError: if its file is missing or damaged.
+    """
+    path = epath.Path(workdir) / FILE
+    try:
+        used = Used(**json_text.read_object(path))
+        if not isinstance(used.seconds + used.evaluations + used.last_evaluation, float):
+            raise ValueError("its seconds are no numbers")
+        used.decisions = tuple(tuple(map(int, it)) for it in used.decisions)
+    except (FileNotFoundError, TypeError, ValueError) as error:
+        raise checkpoint.CheckpointError(
+            f"{path}, which has the decisions about the length of this run, cannot be read "
+            f"({error}): put it back, or give another --workdir"
+        ) from error
+    return used
+
+
+def bounded(run: program.Program, config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+    """Returns a config whose run fits into its hours.
+
+    `run` is the program of the config. Each phase is shortened by the same factor.
+    """
+    hours, phases = run.config.budget.hours, run.job.phases
+    train_state, seconds = run.init(run.step_inputs.seed), []
+    for phase in phases:
         each, train_state = seconds_per_step(run, phase, train_state)
-        seconds += each * phase.num_steps
-        steps[phase.name] += phase.num_steps
-    share = run.config.budget.hours * 3600 / seconds
+        seconds.append(each)
+    plan, budget = _steps(phases), 3600 * hours
+    whole = sum(each * it.num_steps for each, it in zip(seconds, phases, strict=True))
+    evaluation = _evaluation_seconds(run.job, seconds[-1])
+    of_evaluations = min(automatic.EVALUATIONS * evaluation, EVALUATIONS * budget)
+    share = min(1.0, (budget - of_evaluations) / whole)
+    steps = {name: max(1, int(it * share)) for name, it in plan.items()}
     logging.info(
         "All %s steps would take %.2f h by the speed of the first ones; config.budget.hours is %g",
-        f"{sum(steps.values()):,}", seconds / 3600, run.config.budget.hours,
+        f"{sum(plan.values()):,}", whole / 3600, hours,
     )  # fmt: skip
-    return {} if share >= 1 else {name: max(1, int(it * share)) for name, it in steps.items()}
+    _warn_if_short(run, steps, whole)
+    config = automatic.decided(automatic.with_steps(config, steps), None)
+    entries = ((0, *plan.values()), (0, *steps.values()))
+    config.budget.decisions = entries[: 1 + (steps != plan)]
+    config.evaluation.update(_evaluations(config, run.job, evaluation, sum(steps.values())))
+    return config
+
+
+def _warn_if_short(run: program.Program, steps: Mapping[str, int], seconds: float) -> None:
+    """Warns of hours in which a model learns next to nothing; `seconds` are those of all steps."""
+    number, every = sum(steps.values()), sum(_steps(run.job.phases).values())
+    if number >= min(LEAST_USEFUL, every):
+        return
+    model, each = run.config.model, seconds / every
+    logging.warning(
+        "config.budget.hours is %g: at %.3g s a step that is %s of the %s steps which this text "
+        "and %d layers of %d ask for. Models are hardly better than word frequencies before about "
+        "%s steps: give --config.budget.hours=%.2g at least (%.2g for all steps), a smaller model "
+        "or shorter rows", run.config.budget.hours, each, f"{number:,}", f"{every:,}",
+        model.num_hidden_layers, model.hidden_size, f"{LEAST_USEFUL:,}",
+        1.1 * each * min(LEAST_USEFUL, every) / 3600, 1.1 * seconds / 3600,
+    )  # fmt: skip
 
 
 def seconds_per_step(
@@ -55,7 +137,8 @@ def seconds_per_step(
             batch = sharding.to_devices(next(batches), run.mesh, phase.global_batch_size)
             train_state, _ = step(train_state, batch, inputs)
         jax.block_until_ready(train_state)
-        return _of_first_process((time.monotonic() - begun) / count), train_state
+        (seconds,) = _of_first_process([(time.monotonic() - begun) / count])
+        return seconds, train_state
 
     for _ in range(WARM_UP_STEPS):
         seconds, train_state = timed(train_state, 1)
@@ -63,8 +146,195 @@ def seconds_per_step(
     return timed(train_state, count)
 
 
-def _of_first_process(seconds: float) -> float:
-    """Returns the number that the first process measured: all must take the same steps."""
+def _steps(phases: Sequence[jobs.Phase]) -> dict[str, int]:
+    steps = dict.fromkeys((phase.name for phase in phases), 0)
+    for phase in phases:
+        steps[phase.name] += phase.num_steps
+    return steps
+
+
+def _evaluation_seconds(job: jobs.Job, seconds_per_step: float) -> float:
+    """Returns the seconds of an evaluation, by those of a step of the last phase."""
+    return FORWARD * seconds_per_step * _evaluated_rows(job) / job.phases[-1].global_batch_size
+
+
+def _evaluated_rows(job: jobs.Job) -> int:
+    rows = sum(map(job.data.num_examples, job.evaluation.sets))
+    most = job.evaluation.max_batches * job.config.evaluation.global_batch_size
+    return min(rows, most) if most else rows
+
+
+def _evaluations(
+    config: ml_collections.ConfigDict, job: jobs.Job, seconds: float, steps: int
+) -> dict[str, int]:
+    """Returns the options by which evaluations of so many seconds take a share of the hours."""
+    most = EVALUATIONS * config.budget.hours * 3600
+    number = max(1, int(most / seconds)) if seconds else steps
+    options = {"every_steps": max(config.evaluation.every_steps, -(-steps // number))}
+    if seconds <= most:
+        return options
+    all_batches = -(-_evaluated_rows(job) // config.evaluation.global_batch_size)
+    options["max_batches"] = max(1, int(all_batches * most / seconds))
+    logging.warning(
+        "An evaluation would take about %.0f s; %.0f s of config.budget.hours are for it: the run "
+        "is evaluated at its end, on %d of %d batches",
+        seconds, most, options["max_batches"], all_batches,
+    )  # fmt: skip
+    return options
+
+
+def _of_first_process(numbers: Sequence[float]) -> list[float]:
+    """Returns the numbers that the first process has: all must take the same steps."""
     if jax.process_count() == 1:
-        return seconds
-    return float(multihost_utils.broadcast_one_to_all(np.float32(seconds)))
+        return list(numbers)
+    shared = multihost_utils.broadcast_one_to_all(np.asarray(numbers, np.float32))
+    return [float(it) for it in shared]
+
+
+class Budget:
+    """The hours of a run in training: when its steps are settled again, and how.
+
+    Without config.budget.hours it is never due. `step` is the one that this process starts from.
+    """
+
+    def __init__(self, run: program.Program, workdir: epath.Path, step: int):
+        self._path = workdir / FILE
+        self._is_on = run.config.budget.hours > 0
+        self._has_file = self._is_on and jax.process_index() == 0
+        decisions = run.config.budget.decisions
+        self._used = read(workdir) if self._is_on and step else Used(decisions=decisions)
+        self._begun: float | None = time.monotonic() if step else None
+        self._since, self._seconds_then, self._number = step, 0.0, 0
+        self._due = self._next(run, max([step, *(it[0] for it in decisions)]))
+        self.keep()
+
+    def begin(self, train_state: state.TrainState, seconds: float) -> None:
+        """Starts the clock at the end of the first step of a process, which was compiled.
+
+        `seconds` are those of training before it.
+        """
+        if self._is_on:
+            jax.block_until_ready(train_state)
+            self._begun = self._begun or time.monotonic()
+            self._since, self._seconds_then = int(train_state.step), seconds
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether the steps are settled again after the one that made the count `step`."""
+        return step == self._due
+
+    def evaluated(self, seconds: float) -> None:
+        """Counts an evaluation."""
+        self._used.evaluations += seconds
+        self._used.last_evaluation = seconds
+        self.keep()
+
+    def keep(self) -> None:
+        """Writes what is used into the workdir, so that what a kill loses is counted as well."""
+        if self._has_file:
+            used = dataclasses.replace(self._used, seconds=self._seconds())
+            atomic.write(self._path, json.dumps(dataclasses.asdict(used)) + "\n")
+
+    def settled(self, run: program.Program, step: int, seconds: float) -> program.Program:
+        """Returns the program with the steps that fit into what is left of the hours.
+
+        `seconds` are those of training so far, without compiling, evaluating and saving.
+        """
+        steps, every = self._decide(run, step, seconds)
+        self._since, self._seconds_then, self._number = step, seconds, self._number + 1
+        if steps != _steps(run.job.phases):
+            run = _with_decision(run, step, steps, every)
+            self._used.decisions = run.config.budget.decisions
+            self.keep()
+            logging.info(
+                "config.budget.hours: %.3g of %g h are used at step %d; the run ends at step %d",
+                self._seconds() / 3600, run.config.budget.hours, step, run.job.last_step,
+            )  # fmt: skip
+        self._due = self._next(run, step)
+        return run
+
+    def _seconds(self) -> float:
+        now = time.monotonic()
+        return self._used.seconds + (now - (now if self._begun is None else self._begun))
+
+    def _next(self, run: program.Program, step: int) -> int:
+        """Returns the next step at which the number of steps is settled, 0 if there is none."""
+        left = run.job.last_step - step
+        is_late = left < LEAST_LEFT * run.job.last_step
+        stretches = len(lengths.course(run.config.budget.decisions).starts)
+        if not self._is_on or is_late or stretches + len(run.job.phases) > lengths.MOST_STRETCHES:
+            return 0
+        share = SHARES[min(self._number, len(SHARES) - 1)]
+        due = step + max(LEAST_STEPS, int(share * left))
+        return due if due < run.job.last_step - 1 else 0
+
+    def _decide(
+        self, run: program.Program, step: int, seconds: float
+    ) -> tuple[dict[str, int], int]:
+        """Returns the steps of each phase, and the steps between two evaluations."""
+        hours, config = 3600 * run.config.budget.hours, run.config
+        each = _seconds_per_flop(run.job, self._since, step, seconds - self._seconds_then)
+        left = hours - self._seconds()
+        evaluation = self._used.last_evaluation
+        if not evaluation:
+            last = run.job.phases[-1]
+            evaluation = _evaluation_seconds(run.job, each * jobs.train_flops(run.job, last))
+        every, now = config.evaluation.every_steps, _steps(run.job.phases)
+        number = -(-(run.job.last_step - step) // every)
+        if evaluation:
+            affordable = (EVALUATIONS * hours - self._used.evaluations) / evaluation
+            number = max(1, min(number, int(affordable)))
+        of_steps = max(0.0, left - number * evaluation)
+        flops = {it.name: jobs.train_flops(run.job, it) for it in run.job.phases}
+        work = each * sum(it * flops[name] for name, it in _plan_left(run, step).items())
+        steps = _shortened(run, step, min(1.0, of_steps / work) if work else 1.0)
+        if abs(sum(steps.values()) - sum(now.values())) < LEAST_CHANGE * (sum(now.values()) - step):
+            steps = now
+        every = max(every, -(-(sum(steps.values()) - step) // number))
+        (*numbers, every) = map(int, _of_first_process([*steps.values(), every]))
+        return dict(zip(steps, numbers, strict=True)), every
+
+
+def _seconds_per_flop(job: jobs.Job, since: int, step: int, seconds: float) -> float:
+    """Returns the seconds of a model FLOP between two steps, 0 if there are none."""
+    flops = sum(
+        max(0, min(step, it.end_step) - max(since, it.first_step)) * jobs.train_flops(job, it)
+        for it in job.phases
+    )
+    return seconds / flops if flops else 0.0
+
+
+def _plan_left(run: program.Program, step: int) -> dict[str, float]:
+    """Returns the steps of the plan that are left after a step, by phase."""
+    decisions = run.config.budget.decisions
+    place, begun, left = lengths.course(decisions).at(step), 0, {}
+    for name, steps in zip(_steps(run.job.phases), decisions[0][1:], strict=True):
+        left[name] = min(float(steps), max(0.0, begun + steps - place))
+        begun += steps
+    return left
+
+
+def _shortened(run: program.Program, step: int, share: float) -> dict[str, int]:
+    """Returns the steps of each phase if a share of what is left of the plan is taken."""
+    steps, begun = {}, 0
+    left = _plan_left(run, step)
+    for name, number in _steps(run.job.phases).items():
+        done = min(max(step - begun, 0), number)
+        has_ended = step >= begun + number
+        steps[name] = number if has_ended else done + max(1, int(share * left[name]))
+        begun += number
+    return steps
+
+
+def _with_decision(
+    run: program.Program, step: int, steps: Mapping[str, int], every: int
+) -> program.Program:
+    """Returns the program whose phases have other steps from now on."""
+    config = automatic.with_steps(jobs.unfrozen(run.config), steps)
+    with config.ignore_type():
+        config.budget.decisions = (*run.config.budget.decisions, (step, *steps.values()))
+    config.evaluation.every_steps = every
+    evaluation = dataclasses.replace(run.job.evaluation, every_steps=every)
+    job = dataclasses.replace(
+        run.job, config=config, phases=jobs.phases(config), evaluation=evaluation
+    )
+    return program.for_job(run, job)

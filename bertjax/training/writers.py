@@ -163,6 +163,11 @@ class RunWriter:
         if self._enabled:
             self._progress.show(step, lambda: progress_text(values))
 
+    def set_total(self, step: int) -> None:
+        """Takes another last step of the run."""
+        if self._enabled:
+            self._progress.set_total(step)
+
     def note(self, text: str) -> None:
         """Shows a note where there are no scalars yet; "" takes it off the bar."""
         if self._enabled:

@@ -141,13 +141,15 @@ def test_a_resumed_run_has_the_options_and_the_steps_that_it_began_with(
         patched.setattr(time_budget, "seconds_per_step", of_a_second)
         run = train.prepare(hourly(directory, 3 / 3600), tmp_path / "run")
         assert run.job.last_step == run.config.phases.phase1.num_steps == 3
+        assert run.config.budget.decisions == ((0, 9_000), (0, 3))
         assert run.config.evaluation.every_steps == 1  # a tenth of them, not of 9,000
     before = json.loads(run.config.to_json())
     with checkpoint.Checkpointer(tmp_path / "run", checkpoint.RetentionOptions()) as checkpointer:
         params = {"params": {"w": np.zeros(1, np.float32)}}
         checkpointer._save(3, params, {"config": before, "skipped": {}})
+    time_budget.Budget(run, tmp_path / "run", 0)
     # A machine of another speed measures nothing; a corpus of this length had a larger model.
-    monkeypatch.setattr(time_budget, "bounded_steps", None)
+    monkeypatch.setattr(time_budget, "bounded", None)
     with_tokens(directory, 10**8)
     config = own(directory, **{"budget.hours": 3 / 3600})
     again = json.loads(train.prepare(config, tmp_path / "run").config.to_json())
