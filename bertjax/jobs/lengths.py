@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -44,7 +45,9 @@ def course(decisions: Sequence[Sequence[int]]) -> Course:
         return Course()
     planned = np.cumsum(decisions[0][1:])
     made = Course()
-    for step, *steps in decisions[1:]:
+    for (_, *before), (step, *steps) in itertools.pairwise(decisions):
+        if steps == before:
+            continue
         past = [it for it in zip(made.starts, made.places, made.paces, strict=True) if it[0] < step]
         begun, place = step, made.at(step)
         for end, planned_end in zip(np.cumsum(steps).tolist(), planned.tolist(), strict=True):

@@ -33,9 +33,9 @@ WARM_UP_STEPS = 2  # the first compiles
 MEASURED_SECONDS = 5.0  # of steps, about
 MOST_STEPS = 50  # that are measured
 
-# After the start of a process the steps are settled again when these shares of those that were
-# left are done. A machine that becomes slow by a factor of two is noticed while half of the hours
-# that are left are still there, and the last decision leaves about a fortieth of them.
+# The steps are settled again when these shares of those that were left are done. A machine that
+# becomes slow by a factor of two is noticed while half of the hours that are left are still there,
+# and the last decision leaves about a fortieth of them.
 SHARES = (0.01, 0.05, 0.25)  # the last one again and again
 LEAST_LEFT = 0.025
 LEAST_STEPS = 4  # between two decisions
@@ -71,6 +71,8 @@ def read(workdir: epath.PathLike) -> Used:
         if not isinstance(used.seconds + used.evaluations + used.last_evaluation, float):
             raise ValueError("its seconds are no numbers")
         used.decisions = tuple(tuple(map(int, it)) for it in used.decisions)
+        if not used.decisions:
+            raise ValueError("it has no decisions")
     except (FileNotFoundError, TypeError, ValueError) as error:
         raise checkpoint.CheckpointError(
             f"{path}, which has the decisions about the length of this run, cannot be read "
@@ -202,10 +204,12 @@ class Budget:
         self._is_on = run.config.budget.hours > 0
         self._has_file = self._is_on and jax.process_index() == 0
         decisions = run.config.budget.decisions
-        self._used = read(workdir) if self._is_on and step else Used(decisions=decisions)
+        has_begun = self._is_on and (step > 0 or self._path.exists())
+        self._used = read(workdir) if has_begun else Used()
+        self._used.decisions = decisions
         self._begun: float | None = time.monotonic() if step else None
-        self._since, self._seconds_then, self._number = step, 0.0, 0
-        self._due = self._next(run, max([step, *(it[0] for it in decisions)]))
+        self._since, self._seconds_then = step, 0.0
+        self._due = next_step(decisions) if self._is_on else 0
         self.keep()
 
     def begin(self, train_state: state.TrainState, seconds: float) -> None:
@@ -240,32 +244,21 @@ class Budget:
         `seconds` are those of training so far, without compiling, evaluating and saving.
         """
         steps, every = self._decide(run, step, seconds)
-        self._since, self._seconds_then, self._number = step, seconds, self._number + 1
-        if steps != _steps(run.job.phases):
-            run = _with_decision(run, step, steps, every)
-            self._used.decisions = run.config.budget.decisions
-            self.keep()
+        self._since, self._seconds_then = step, seconds
+        before, run = run.job.last_step, _with_decision(run, step, steps, every)
+        self._used.decisions = run.config.budget.decisions
+        self.keep()
+        if run.job.last_step != before:
             logging.info(
                 "config.budget.hours: %.3g of %g h are used at step %d; the run ends at step %d",
                 self._seconds() / 3600, run.config.budget.hours, step, run.job.last_step,
             )  # fmt: skip
-        self._due = self._next(run, step)
+        self._due = next_step(run.config.budget.decisions)
         return run
 
     def _seconds(self) -> float:
         now = time.monotonic()
         return self._used.seconds + (now - (now if self._begun is None else self._begun))
-
-    def _next(self, run: program.Program, step: int) -> int:
-        """Returns the next step at which the number of steps is settled, 0 if there is none."""
-        left = run.job.last_step - step
-        is_late = left < LEAST_LEFT * run.job.last_step
-        stretches = len(lengths.course(run.config.budget.decisions).starts)
-        if not self._is_on or is_late or stretches + len(run.job.phases) > lengths.MOST_STRETCHES:
-            return 0
-        share = SHARES[min(self._number, len(SHARES) - 1)]
-        due = step + max(LEAST_STEPS, int(share * left))
-        return due if due < run.job.last_step - 1 else 0
 
     def _decide(
         self, run: program.Program, step: int, seconds: float
@@ -292,6 +285,18 @@ class Budget:
         every = max(every, -(-(sum(steps.values()) - step) // number))
         (*numbers, every) = map(int, _of_first_process([*steps.values(), every]))
         return dict(zip(steps, numbers, strict=True)), every
+
+
+def next_step(decisions: Sequence[Sequence[int]]) -> int:
+    """Returns the step after which the number of steps is settled again, 0 if there is none."""
+    step, *steps = decisions[-1]
+    left = sum(steps) - step
+    most = lengths.MOST_STRETCHES - len(steps)
+    if left < LEAST_LEFT * sum(steps) or len(lengths.course(decisions).starts) > most:
+        return 0
+    number = sum(step > 0 for step, *_ in decisions)
+    due = step + max(LEAST_STEPS, int(SHARES[min(number, len(SHARES) - 1)] * left))
+    return due if due < sum(steps) - 1 else 0
 
 
 def _seconds_per_flop(job: jobs.Job, since: int, step: int, seconds: float) -> float:
