@@ -9,7 +9,7 @@ Command:   bertjax start --input='corpus/*.txt' --output=my_bert, which builds t
            python -m bertjax.train --config=configs/own.py --workdir=DIR \
                --config.data.train_dir=train --config.data.eval_dir=heldout
 Hardware:  any number of devices that divides 32.
-Time:      by the length of the text; --config.hours=2 bounds it.
+Time:      by the length of the text; --config.budget.hours=2 bounds it.
 Result:    not yet measured.
 """
 

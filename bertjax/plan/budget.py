@@ -155,7 +155,7 @@ def fill(
     """
     stopped = ""
     for size, name in sorted((count(config), name) for name, config in configs.items()):
-        rate = rates.Rate(None, "", stopped) if stopped else _rate(configs[name], on_target)
+        rate = rates.Rate(None, "", stopped) if stopped else _rate(configs[name], on_target, hours)
         tokens = None if rate.tokens_per_second is None else rate.tokens_per_second * hours * 3600
         entry = Entry(name, size[1], size[0], rate, tokens)
         seen = entry.tokens_per_parameter
@@ -164,9 +164,11 @@ def fill(
         yield entry
 
 
-def _rate(config: ml_collections.ConfigDict, on_target: planner.Planner) -> rates.Rate:
+def _rate(
+    config: ml_collections.ConfigDict, on_target: planner.Planner, hours: float
+) -> rates.Rate:
     try:
-        return rates.RATES[on_target.target.platform](config, on_target)
+        return rates.RATES[on_target.target.platform](config, on_target, hours)
     except ValueError as error:  # other configs may run
         return rates.Rate(None, "", "not possible: " + " ".join(str(error).split()))
 

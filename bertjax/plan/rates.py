@@ -29,6 +29,7 @@ LEAST_ACTIVATION_BYTES = 16
 # The most tokens of a measured step and device. Larger batches need memory but are not faster on
 # CPU.
 MOST_TOKENS = {"cpu": 2_048, "gpu": 65_536}
+MEASURED = 0.01  # of the hours that are planned, for each phase of a recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,9 @@ def average(phases: Sequence[jobs.Phase], rates: Sequence[float]) -> float:
     return sum(tokens) / sum(count / rate for count, rate in zip(tokens, rates, strict=True))
 
 
-def estimated(config: ml_collections.ConfigDict, on_target: planner.Planner) -> Rate:
+def estimated(
+    config: ml_collections.ConfigDict, on_target: planner.Planner, hours: float = 0.0
+) -> Rate:
     """Returns the rate by the compiler's cycles, in the fewest micro-batches that fit."""
     program = on_target.build(config)
     limit = accelerators.memory_bytes(on_target.target.device_kind) or math.inf
@@ -109,8 +112,14 @@ def _micro_batches(program: program_lib.Program, phases: Sequence[jobs.Phase]) -
     return [least * number for number in range(1, most + 1) if most % number == 0]
 
 
-def measured(config: ml_collections.ConfigDict, on_target: planner.Planner) -> Rate:
-    """Measures the rate on batches of as many rows or fewer; rows are independent."""
+def measured(
+    config: ml_collections.ConfigDict, on_target: planner.Planner, hours: float = 1.0
+) -> Rate:
+    """Measures the rate on batches of as many rows or fewer; rows are independent.
+
+    The steps that are timed take about MEASURED of the hours that are planned, and a few seconds at
+    most; compiling comes before.
+    """
     program = on_target.build(config)
     counted = compiled.count_bytes(program, program.job.phases[0])
     needed, limit = 2 * counted.parameters + counted.optimizer, _memory(on_target.target)
@@ -120,7 +129,9 @@ def measured(config: ml_collections.ConfigDict, on_target: planner.Planner) -> R
         return Rate(None, estimates.MEASURED, note)
     rates, rows = [], []
     for phase in program.job.phases:
-        rate, size = _largest_that_runs(config, on_target, phase, _batch_sizes(program, phase))
+        seconds = min(time_budget.MEASURED_SECONDS, 3600 * MEASURED * hours)
+        sizes = _batch_sizes(program, phase)
+        rate, size = _largest_that_runs(config, on_target, phase, sizes, seconds)
         if rate is None:
             return Rate(None, estimates.MEASURED, f"does not fit with {size} rows of {phase.name}")
         rates.append(rate)
@@ -141,12 +152,13 @@ def _largest_that_runs(
     on_target: planner.Planner,
     phase: jobs.Phase,
     sizes: Sequence[int],
+    seconds: float,
 ) -> tuple[float | None, int]:
     """Returns the tokens a second of a phase, and the first batch size that fits, or the last."""
     size = 0
     for size in sizes:
         try:
-            return _tokens_per_second(config, on_target, phase, size), size
+            return _tokens_per_second(config, on_target, phase, size, seconds), size
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
@@ -155,11 +167,15 @@ def _largest_that_runs(
 
 
 def _tokens_per_second(
-    config: ml_collections.ConfigDict, on_target: planner.Planner, phase: jobs.Phase, size: int
+    config: ml_collections.ConfigDict,
+    on_target: planner.Planner,
+    phase: jobs.Phase,
+    size: int,
+    measured: float,
 ) -> float:
     logging.info(
-        "Measuring %s on %s: %d x %d tokens ...",
-        phase.name, on_target.target.name, size, phase.max_seq_length,
+        "Measuring %s on %s: compiling, then about %.3g s of steps of %d x %d tokens ...",
+        phase.name, on_target.target.name, measured, size, phase.max_seq_length,
     )  # fmt: skip
     batch_size = {f"phases.{phase.name}.global_batch_size": size}
     one_phase = planner.of_one_phase(
@@ -169,7 +185,7 @@ def _tokens_per_second(
     (phase,) = program.job.phases
     with jax.set_mesh(program.mesh):
         train_state = program.init(program.step_inputs.seed)
-        seconds, _ = time_budget.seconds_per_step(program, phase, train_state)
+        seconds, _ = time_budget.seconds_per_step(program, phase, train_state, measured)
     return phase.tokens_per_step / seconds
 
 

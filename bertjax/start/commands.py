@@ -24,6 +24,9 @@ OPTIONS_FILE = "start.json"
 RUN = "run"
 # Options that the training alone reads: others may be given while there is no run.
 OF_TRAINING = ("hours",)
+# The hours count to the end of the export: these parts of them, and minutes at least, are left to
+# what follows the training.
+AFTER_TRAINING, LEAST_MINUTES, MOST_AFTER_TRAINING = 0.05, 1.0, 0.25
 DEFAULT_LENGTH = 128  # of records, where the recipe takes it from them
 # Records for a recipe that takes everything from them: single segments, several in a row, whose
 # masks are drawn while training, so that one pass is enough.
@@ -98,16 +101,19 @@ def begin(output: pathlib.Path, options: Options) -> None:
     changed = {
         name: f"--{'config' if name == 'recipe' else name} was {before.get(name)!r}, is {value!r}"
         for name, value in asked.items()
-        if before.get(name) != value and (has_run or name not in OF_TRAINING)
+        if before.get(name) != value
+        and (has_run or name not in OF_TRAINING)
+        # Other hours settle the number of steps again.
+        and not (name == "hours" and before.get(name) and value)
     }
     if not changed:
         return
     remedy = "Give those to continue it, or another --output"
     if set(changed) <= {*OF_TRAINING}:
         remedy = (
-            "The schedule of the learning rate depends on the length of a run, so that this run "
-            "cannot go on with another one. Give the former value to continue it, or another "
-            f"--output; or remove {output / RUN} to train again on the same records"
+            "A run without hours takes all its steps, and cannot take a budget later. Give the "
+            f"former value to continue it, or another --output; or remove {output / RUN} to train "
+            "again on the same records"
         )
     raise ValueError(
         f"{output} was begun with other options: {'; '.join(changed.values())}. {remedy}"
@@ -167,9 +173,15 @@ def training(
         f"--workdir={output / RUN}",
         f"--config.data.train_dir={output / train}",
         f"--config.data.eval_dir={output / directory('heldout', lengths[-1], lengths)}",
-        *([f"--config.budget.hours={options.hours:g}"] if options.hours else []),
+        *([f"--config.budget.hours={_training_hours(options.hours):.4g}"] if options.hours else []),
     ]
     return Command("bertjax.train", (*arguments, *more))
+
+
+def _training_hours(hours: float) -> float:
+    """Returns the hours of training, without the time for scores, examples and the export."""
+    after = max(AFTER_TRAINING * hours, LEAST_MINUTES / 60)
+    return hours - min(after, MOST_AFTER_TRAINING * hours)
 
 
 def after_training(

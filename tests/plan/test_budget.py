@@ -214,7 +214,7 @@ def test_a_measured_step_says_which_part_of_the_batch_it_took(monkeypatch):
 
 
 def test_a_measured_batch_that_does_not_fit_is_halved(monkeypatch):
-    def tokens_per_second(config, on_target, phase, size):
+    def tokens_per_second(config, on_target, phase, size, seconds):
         if size > 8:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return 10.0

@@ -89,11 +89,12 @@ def test_a_second_call_goes_on_with_the_same_options_alone(tmp_path):
     assert stored["input"] == "corpus/*.txt" and stored["hours"] == 2.0
     commands.begin(output, options(hours=1.0))  # no run has this length
     (output / "run").mkdir()
-    with pytest.raises(ValueError, match="hours was 2.0, is 1.0. The schedule .*remove .*run to"):
-        commands.begin(output, options(hours=1.0))
+    commands.begin(output, options(hours=1.0))  # the run is settled again
+    with pytest.raises(ValueError, match="hours was 2.0, is 0.0. A run .*remove .*run to"):
+        commands.begin(output, options(hours=0.0))
     with pytest.raises(ValueError) as error:
-        commands.begin(output, options(recipe="bert_mini", hours=1.0))
-    for changed in ("--config was 'own', is 'bert_mini'", "--hours was 2.0, is 1.0"):
+        commands.begin(output, options(recipe="bert_mini", hours=0.0))
+    for changed in ("--config was 'own', is 'bert_mini'", "--hours was 2.0, is 0.0"):
         assert changed in str(error.value)
 
 
