@@ -119,7 +119,9 @@ class Run:
             return 0
         if share := self.options["schedule.warmup_share"]:
             return round(share * self.phase_ends[-1])
-        return self.options["schedule.warmup_steps"]
+        steps, decisions = self.options["schedule.warmup_steps"], self.options["budget.decisions"]
+        # With config.budget.hours it is a part of the plan, which the run follows at its own pace.
+        return round(steps * self.phase_ends[-1] / sum(decisions[0][1:])) if decisions else steps
 
     @property
     def is_pretraining(self) -> bool:

@@ -144,11 +144,13 @@ def _causes(run: runs.Run, *, is_high: bool = False) -> str:
     options, rate = run.options, run.options["schedule.peak_learning_rate"]
     usual = USUAL_RATES[options["task"]] * USUAL_WIDTH / options["model.hidden_size"]
     hours, frozen = options["budget.hours"], options["optimizer.frozen"]
+    planned = sum(it for decision in options["budget.decisions"][:1] for it in decision[1:])
     few = SHORT if run.is_pretraining else MANY_UPDATES
-    bounded = f", what config.budget.hours={hours:g} allowed" if hours else ""
+    is_cut = run.is_finished and run.step < planned
+    bounded = f" of {planned:,}, as config.budget.hours={hours:g} allowed" if is_cut else ""
     causes = [
         (f"too high a learning rate (try {rate / 3:.2g})", is_high or rate > UNUSUAL * usual),
-        (f"too few steps ({run.step:,}{bounded})", run.step < few or hours > 0),
+        (f"too few steps ({run.step:,}{bounded})", run.step < few or is_cut),
         (f"too low a learning rate (try {rate * 3:.2g})", rate < usual / UNUSUAL),
         (_FAULTS_OF_DATA[_reads(run)], False),
     ]

@@ -18,7 +18,7 @@ def config(**options):
 
 def lengths(made):
     steps = [made.phases[name].num_steps for name in ("phase1", "phase2")]
-    return steps, program.schedule_of(made.schedule, jobs.phases(made))
+    return steps, program.schedule_of(made, jobs.phases(made))
 
 
 @pytest.mark.parametrize(

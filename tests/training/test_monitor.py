@@ -321,33 +321,3 @@ def test_the_scores_of_an_evaluation_are_checked_at_once(caplog):
     assert caplog.messages == ["At step 7, low: 1"]
 
 
-def test_a_run_that_is_slower_than_its_budget_says_where_the_hours_end(caplog, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(monitor.time, "perf_counter", lambda: now[0])
-
-    def go_on(watch, first_step, steps, seconds):
-        for step in range(first_step, first_step + steps):
-            now[0] += seconds
-            watch.begin(step - 1, PHASE)
-            watch.submit(step, report(), POSITIONS, PHASE)
-            watch.flush()
-
-    options = {"hours": 1.0, "last_step": 1_000, "in_time": "Finish it."}  # 3.6 s a step
-    watch, _ = make_monitor(**options)
-    go_on(watch, 1, 1, 500.0)  # which compiles
-    go_on(watch, 2, 99, 3.6)
-    with watch.paused():
-        now[0] += 1_000
-    assert not caplog.messages
-    assert watch.progress.seconds == pytest.approx(99 * 3.6)
-    # A resumed run counts on, by its own speed: 900 steps of 7.2 s are 1.8 hours.
-    again, _ = make_monitor(
-        **options, progress=monitor.Progress.of_meta(watch.progress.to_meta()), begun={PHASE}
-    )
-    go_on(again, 101, 1, 50.0)
-    go_on(again, 102, 100, 7.2)
-    (message,) = caplog.messages
-    assert "step 1000, the last one, comes after 1.9 h of training: config.budget.hours" in message
-    assert message.endswith("Finish it.") and "is 1, over at about step 551" in message
-    with again.paused():  # as a save does
-        assert again.progress.seconds == pytest.approx(99 * 3.6 + 100 * 7.2)
