@@ -144,7 +144,7 @@ def _train(
         if step == begun + 1:
             budget.begin(train_state, watch.progress.seconds)
         if budget.is_due(step):
-            saver.settle(step)
+            saver.decide(step)
             step_inputs = saver.run.placed_step_inputs()
         must_stop = saver.notice.reached()
         must_save, must_evaluate = due(saver.run, phase, step)
@@ -167,7 +167,7 @@ def _train(
 def _batches(
     saver: RunSaver, step: int
 ) -> Iterator[tuple[jobs.Phase, monitor.PhaseFacts, dict[str, np.ndarray]]]:
-    """Yields the remaining batches of a run whose length may be settled between two of them."""
+    """Yields the remaining batches of a run whose length may change between two of them."""
     while step < saver.run.job.last_step:
         run = saver.run
         for batch in remaining_batches(run, step):
@@ -196,11 +196,11 @@ class RunSaver:
     budget: time_budget.Budget
     tuned: dict[str, float]
 
-    def settle(self, step: int) -> None:
-        """Settles the number of steps again, and writes it down before it is used."""
+    def decide(self, step: int) -> None:
+        """Decides the number of steps again, and writes it down before it is used."""
         self.watch.flush()
         with self.watch.paused():
-            self.run = self.budget.settled(self.run, step, self.watch.progress.seconds)
+            self.run = self.budget.decided(self.run, step, self.watch.progress.seconds)
             starting.write_config(self.run, self.workdir)
             self.checkpointer.keep(starting.always_kept(self.run))
             self.watch.set_last_step(self.run.job.last_step)

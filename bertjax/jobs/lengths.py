@@ -26,7 +26,7 @@ class Course:
     """How far a run is in its plan at each step, where config.budget.hours changes its length.
 
     From `starts[i]` on, each step moves by `paces[i]` steps of the plan, from `places[i]` on. Only
-    the last stretches change when the length is settled again, so what is past stays as it was.
+    the last stretches change with a new length, so the past stays as it was.
     """
 
     starts: tuple[int, ...] = (0,)

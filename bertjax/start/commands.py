@@ -103,7 +103,7 @@ def begin(output: pathlib.Path, options: Options) -> None:
         for name, value in asked.items()
         if before.get(name) != value
         and (has_run or name not in OF_TRAINING)
-        # Other hours settle the number of steps again.
+        # The run decides its number of steps again.
         and not (name == "hours" and before.get(name) and value)
     }
     if not changed:

@@ -135,7 +135,7 @@ class Monitor:
         self._faults: set[str] = set()
 
     def set_last_step(self, step: int) -> None:
-        """Takes another last step, where config.budget.hours settled it again."""
+        """Takes another last step, as config.budget.hours decided."""
         self._options = dataclasses.replace(self._options, last_step=step)
         self._writer.set_total(step)
 

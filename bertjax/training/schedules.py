@@ -39,7 +39,7 @@ class ScheduleOptions:
     rates before the warm-up and after the decay, as shares of the peak; `decay_shape` is a key of
     SHAPES. SCHEDULES lists the fields that each schedule reads. From each step of `phase_starts`
     on, the first of which is 0, the learning rate is multiplied by the same entry of
-    `phase_shares`. With a course (`jobs.lengths.Course`) the other steps are those of a plan that
+    `phase_shares`. With a course (`jobs.lengths.Course`) the other steps count in a plan that
     the run follows at a pace of its own.
 
     The numbers may be arrays, so that one compiled step serves several rates and lengths.

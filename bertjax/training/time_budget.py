@@ -1,7 +1,7 @@
-"""config.budget.hours: the steps that fit into them, settled by the speed that is measured.
+"""config.budget.hours: the steps that fit into them by the speed that is measured.
 
-The first number of steps comes from a few steps that are taken before the run and forgotten. It is
-settled again at steps that every process knows: by process 0, which writes the decision into the
+The first number of steps comes from a few steps that are taken before the run and forgotten. At
+steps that every process knows it is decided again: by process 0, which writes the decision into the
 workdir before it is used. A resumed run, also from an older checkpoint, reads the decisions there.
 """
 
@@ -33,7 +33,7 @@ WARM_UP_STEPS = 2  # the first compiles
 MEASURED_SECONDS = 5.0  # of steps, about
 MOST_STEPS = 50  # that are measured
 
-# The steps are settled again when these shares of those that were left are done. A machine that
+# The number of steps is decided again when these shares of the steps left are done. A machine that
 # becomes slow by a factor of two is noticed while half of the hours that are left are still there,
 # and the last decision leaves about a fortieth of them.
 SHARES = (0.01, 0.05, 0.25)  # the last one again and again
@@ -48,7 +48,7 @@ FORWARD = 1 / 3
 
 @dataclasses.dataclass
 class Used:
-    """What a run has used of its hours: seconds, those of evaluations, and those of the last one.
+    """The seconds that a run has used of its hours, of all evaluations, and of the last one.
 
     `decisions` are config.budget.decisions.
     """
@@ -110,7 +110,7 @@ def bounded(run: program.Program, config: ml_collections.ConfigDict) -> ml_colle
 
 
 def _warn_if_short(run: program.Program, steps: Mapping[str, int], seconds: float) -> None:
-    """Warns of hours in which a model learns next to nothing; `seconds` are those of all steps."""
+    """Warns of hours in which a model learns next to nothing; All steps take `seconds`."""
     number, every = sum(steps.values()), sum(_steps(run.job.phases).values())
     if number >= min(LEAST_USEFUL, every):
         return
@@ -162,7 +162,7 @@ def _steps(phases: Sequence[jobs.Phase]) -> dict[str, int]:
 
 
 def _evaluation_seconds(job: jobs.Job, seconds_per_step: float) -> float:
-    """Returns the seconds of an evaluation, by those of a step of the last phase."""
+    """Returns the seconds of an evaluation, by the seconds of a step of the last phase."""
     return FORWARD * seconds_per_step * _evaluated_rows(job) / job.phases[-1].global_batch_size
 
 
@@ -175,7 +175,7 @@ def _evaluated_rows(job: jobs.Job) -> int:
 def _evaluations(
     config: ml_collections.ConfigDict, job: jobs.Job, seconds: float, steps: int
 ) -> dict[str, int]:
-    """Returns the options by which evaluations of so many seconds take a share of the hours."""
+    """Returns the options by which evaluations of these seconds take a share of the hours."""
     most = EVALUATIONS * config.budget.hours * 3600
     number = max(1, int(most / seconds)) if seconds else steps
     options = {"every_steps": max(config.evaluation.every_steps, -(-steps // number))}
@@ -200,7 +200,7 @@ def _of_first_process(numbers: Sequence[float]) -> list[float]:
 
 
 class Budget:
-    """The hours of a run in training: when its steps are settled again, and how.
+    """The hours of a run in training: when its number of steps is decided again, and how.
 
     Without config.budget.hours it is never due. `step` is the one that this process starts from.
     """
@@ -221,7 +221,7 @@ class Budget:
     def begin(self, train_state: state.TrainState, seconds: float) -> None:
         """Starts the clock at the end of the first step of a process, which was compiled.
 
-        `seconds` are those of training before it.
+        Training took `seconds` before it.
         """
         if self._is_on:
             jax.block_until_ready(train_state)
@@ -229,7 +229,7 @@ class Budget:
             self._since, self._seconds_then = int(train_state.step), seconds
 
     def is_due(self, step: int) -> bool:
-        """Returns whether the steps are settled again after the one that made the count `step`."""
+        """Returns whether the number of steps is decided again at the count `step`."""
         return step == self._due
 
     def evaluated(self, seconds: float) -> None:
@@ -239,15 +239,15 @@ class Budget:
         self.keep()
 
     def keep(self) -> None:
-        """Writes what is used into the workdir, so that what a kill loses is counted as well."""
+        """Writes the used seconds into the workdir, so that a kill takes none off them."""
         if self._has_file:
             used = dataclasses.replace(self._used, seconds=self._seconds())
             atomic.write(self._path, json.dumps(dataclasses.asdict(used)) + "\n")
 
-    def settled(self, run: program.Program, step: int, seconds: float) -> program.Program:
-        """Returns the program with the steps that fit into what is left of the hours.
+    def decided(self, run: program.Program, step: int, seconds: float) -> program.Program:
+        """Returns the program with the steps that fit into the rest of the hours.
 
-        `seconds` are those of training so far, without compiling, evaluating and saving.
+        Training took `seconds` so far, without compiling, evaluating and saving.
         """
         steps, every = self._decide(run, step, seconds)
         self._since, self._seconds_then = step, seconds
@@ -294,7 +294,7 @@ class Budget:
 
 
 def next_step(decisions: Sequence[Sequence[int]]) -> int:
-    """Returns the step after which the number of steps is settled again, 0 if there is none."""
+    """Returns the step after which the number of steps is decided again, 0 if there is none."""
     step, *steps = decisions[-1]
     left = sum(steps) - step
     most = lengths.MOST_STRETCHES - len(steps)
@@ -325,7 +325,7 @@ def _plan_left(run: program.Program, step: int) -> dict[str, float]:
 
 
 def _shortened(run: program.Program, step: int, share: float) -> dict[str, int]:
-    """Returns the steps of each phase if a share of what is left of the plan is taken."""
+    """Returns the steps of each phase if a share of the rest of the plan is taken."""
     steps, begun = {}, 0
     left = _plan_left(run, step)
     for name, number in _steps(run.job.phases).items():

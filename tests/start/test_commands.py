@@ -89,7 +89,7 @@ def test_a_second_call_goes_on_with_the_same_options_alone(tmp_path):
     assert stored["input"] == "corpus/*.txt" and stored["hours"] == 2.0
     commands.begin(output, options(hours=1.0))  # no run has this length
     (output / "run").mkdir()
-    commands.begin(output, options(hours=1.0))  # the run is settled again
+    commands.begin(output, options(hours=1.0))  # the run decides again
     with pytest.raises(ValueError, match="hours was 2.0, is 0.0. A run .*remove .*run to"):
         commands.begin(output, options(hours=0.0))
     with pytest.raises(ValueError) as error:

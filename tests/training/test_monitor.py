@@ -319,5 +319,3 @@ def test_the_scores_of_an_evaluation_are_checked_at_once(caplog):
     lines.scalars(7, {"eval/heldout/mlm_loss": 1.0})
     watch.evaluated(7)
     assert caplog.messages == ["At step 7, low: 1"]
-
-

@@ -145,7 +145,7 @@ def test_a_killed_run_and_its_replay_are_those_of_the_stored_decisions(
         assert np.asarray(one).tobytes() == np.asarray(two).tobytes()
     before = learning_rates(tmp_path / "run")
     assert learning_rates(copied) == {it: rate for it, rate in before.items() if it > 20}
-    # What a kill lost is used; what lies between two processes is not.
+    # Steps that a kill lost count; the time between two processes does not.
     used = time_budget.read(copied).seconds
     assert used > time_budget.read(tmp_path / "run").seconds
     (copied / time_budget.FILE).write_text("{}")
