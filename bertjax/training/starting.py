@@ -147,7 +147,7 @@ def _check_resumable(
     step: int,
 ) -> None:
     changeable: list[str] = [*config_lib.CHANGEABLE]
-    # With hours the decisions of the workdir say the lengths, and keep what is past.
+    # With hours the decisions of the workdir say the lengths, and never change the past.
     hours = (saved_config["budget"]["hours"], run.config.budget.hours)
     if all(hours):
         changeable += [r"budget\.hours", r"phases\.\w+\.num_steps"]
