@@ -6,7 +6,7 @@ from bertjax import jobs, recipes, train
 from bertjax.jobs import finetuning_rates
 from bertjax.plan import assumptions
 from bertjax.training import config_faults, trials
-from bertjax.workdirs import reader
+from bertjax.workdirs import reader, scalars
 from tests import small_datasets
 
 BASE = {
@@ -132,3 +132,25 @@ def test_the_protocol_tuned_goes_by_the_table_also_with_several_seeds(tmp_path, 
     rate, epochs, _ = SMALL_MODEL.values()
     (setting,) = {trial.setting for trial in trials.list_trials(run.config)}
     assert (setting.peak_learning_rate, setting.num_epochs) == (rate, epochs)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_two_hundred_rows_make_a_small_encoder_better_than_the_majority(tmp_path):
+    source = small_datasets.write_source(
+        tmp_path / "source", hidden_size=128, num_attention_heads=2, intermediate_size=512
+    )
+    config = recipes.load("classification").copy_and_resolve_references()
+    config.init_from, config.mesh.data = str(source), 1
+    config.finetuning.max_seq_length = 32
+    for name, rows in {"train": 200, "eval": 100}.items():
+        path = tmp_path / f"{name}.csv"
+        lines = [
+            f"{' '.join([*words[:3], f'w{number % 2}', *words[3:]])},{number % 2}"
+            for number, words in enumerate(small_datasets.sentences(rows, rows))
+        ]
+        path.write_text("\n".join(["text,label", *lines]) + "\n")
+        config.finetuning[f"{name}_file"] = str(path)
+    train.train(config, tmp_path / "run")
+    _, scores = scalars.last_evaluation(scalars.read(tmp_path / "run" / scalars.FILE))
+    assert scores["eval/dev/accuracy"] > 0.9 > scores["eval/dev/majority_accuracy"]
