@@ -8,12 +8,12 @@ locked: a misspelt option is an error. `training.config_faults` says what makes 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
 
-from bertjax.options import run, schema, table
+from bertjax.options import faults, run, schema, table
 from bertjax.options.option import Option
 
 # Options that a resumed run may change: they decide where and how fast the run goes and what is
@@ -32,6 +32,46 @@ CHANGEABLE = (
 )
 
 
+class MisspeltOptionError(KeyError):
+    """A locked config has no option of this name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError shows what a Python string would look like
+
+
+class _Group(ml_collections.ConfigDict):
+    """Options by name; of one that it lacks, an error names no other than may be meant."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if self.is_locked and key not in self and "." not in key:
+            raise MisspeltOptionError(_misspelt(key, self))
+        if isinstance(value, ml_collections.ConfigDict) and not isinstance(value, _Group):
+            value = _Group(value)  # as the type of an option may not change
+        super().__setitem__(key, value)
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return super().__getitem__(key)
+        except MisspeltOptionError:
+            raise
+        except KeyError:
+            raise MisspeltOptionError(_misspelt(key, self)) from None
+
+
+def _misspelt(name: str, group: Iterable[str]) -> str:
+    """Returns in words that a group of options lacks a name."""
+    keys = set(group)
+    prefix = next((it for it, names in _names_of_groups().items() if keys == names), "")
+    return f"{prefix}{name} is not an option{faults.suggestion(name, keys, of=prefix)}"
+
+
+def _names_of_groups() -> dict[str, set[str]]:
+    """Returns the names of the options of each group, by what stands before them."""
+    nested = {"": table.groups(), "phases.phase1.": run.PHASE}
+    nested |= {f"{name}.": it for name, it in table.groups().items() if isinstance(it, Mapping)}
+    return {f"config.{prefix}": set(names) for prefix, names in nested.items()}
+
+
 def phase_config() -> ml_collections.ConfigDict:
     """Returns the options of one phase of training."""
     return _defaults(run.PHASE)
@@ -43,7 +83,7 @@ def default_config() -> ml_collections.ConfigDict:
 
 
 def _defaults(group: Mapping[str, Any]) -> ml_collections.ConfigDict:
-    return ml_collections.ConfigDict(
+    return _Group(
         {
             name: row.default if isinstance(row, Option) else _defaults(row)
             for name, row in group.items()

@@ -8,8 +8,7 @@ A sequence of FASTA or FASTQ is a text, or a word for each letter, with its name
 the columns of texts (GLUE, tables), "question" and "context" (SQuAD), "words" or "sentences"
 (tags), "context" and "endings" (SWAG), "values" (a list for each position; or with `--records` the
 rows of records are the input). An "id" is handed through. A line that cannot be used is
-answered with its "error"; then the exit code is 1. Both the lines and the answers of a kind belong
-to its module in `bertjax.finetuning`.
+answered with its "error"; then the exit code is 1.
 """
 
 from __future__ import annotations

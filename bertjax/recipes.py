@@ -11,7 +11,6 @@ import functools
 import importlib.util
 import inspect
 import pathlib
-import re
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -75,14 +74,9 @@ def load(recipe: str) -> ml_collections.ConfigDict:
     try:
         return module.get_config(*arguments).lock()
     except (AttributeError, KeyError) as error:
-        # ml_collections prints the whole config between the name and the suggestion.
-        if not (misspelt := re.search(r"Key \W*(\w+)\W* does not exist", str(error))):
+        if not any(isinstance(it, config_lib.MisspeltOptionError) for it in (error, *error.args)):
             raise
-        meant = re.search(r"Did you mean \W*(\w+)", str(error))
-        near = f". Did you mean {meant[1]}?" if meant else ""
-        raise AttributeError(
-            f"the recipe {name} sets {misspelt[1]}, which is not an option{near}"
-        ) from error
+        raise AttributeError(f"the recipe {name}: {error}") from error
 
 
 def of_family(recipe: str) -> list[str]:

@@ -226,6 +226,9 @@ def test_help_lists_the_flags_of_a_program_and_the_options_of_a_recipe_with_thei
     rows = "Rows at a time, over all devices. (at least 1 and at most 16,777,216) (default: '32')"
     assert f"\n  --batch_size: {rows}" in flags_of_predict
     assert "--help=config" not in flags_of_predict
+    (first,) = [it for it in flags_of_predict.splitlines() if it.endswith("(required)")]
+    assert first.startswith("  --checkpoint:") and "--input: " in flags_of_predict.split(first)[1]
+    assert re.search(r"--hours: .*\(default: '0.0'\)", shown("start", "--help"))
     assert "--help=config lists them" in shown("train", "-h")
     lines = shown("train", "--help=config", "--config=squad:v2").splitlines()
     options = dict(map(str.strip, line.strip().partition("  ")[::2]) for line in lines)

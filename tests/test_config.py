@@ -429,3 +429,19 @@ def test_the_choices_of_an_option_are_the_keys_of_its_table():
     options = dict(config_lib.flatten(config_lib.default_config()))
     for name, choices in config_faults.CHOICES.items():
         assert options[name] in choices
+
+
+def test_a_misspelt_option_is_named_with_the_one_that_may_be_meant_and_no_other():
+    config = config_lib.default_config()
+    expected = "config.schedule.peak_learning_rat is not an option. Did you mean config.schedule."
+    for change in (
+        lambda: setattr(config.schedule, "peak_learning_rat", 1e-3),
+        lambda: config.schedule.peak_learning_rat,
+        lambda: config.schedule.update(peak_learning_rat=1e-3),
+        lambda: config.update_from_flattened_dict({"schedule.peak_learning_rat": 1e-3}),
+    ):
+        with pytest.raises((AttributeError, KeyError)) as caught:
+            change()
+        assert str(caught.value) == f"{expected}peak_learning_rate?"
+    with pytest.raises(AttributeError, match=r"config\.phases\.phase1\.num_step is not an option"):
+        config.copy_and_resolve_references().phases.phase1.num_step = 3

@@ -96,9 +96,12 @@ def test_an_unknown_recipe_is_an_error_that_lists_the_known():
 def test_a_misspelt_option_of_a_recipe_is_named_with_the_one_that_may_be_meant(tmp_path):
     path = tmp_path / "mine.py"
     for line, message in [
-        ("config.seedz = 1", "sets seedz, which is not an option. Did you mean seed?"),
-        ("config.model.update(hiden_size=1)", "Did you mean hidden_size?"),
-        ("config['lerning'] = 1", "sets lerning, which is not an option"),
+        ("config.seedz = 1", "config.seedz is not an option. Did you mean config.seed?"),
+        (
+            "config.model.update(hiden_size=1)",
+            "Did you mean config.model.hidden_size?",
+        ),
+        ("config['lerning'] = 1", "config.lerning is not an option"),
     ]:
         path.write_text(
             "from bertjax.config import default_config\n"

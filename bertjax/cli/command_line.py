@@ -127,6 +127,9 @@ def _value(given: Any) -> Any:
     return given() if callable(given) else given
 
 
+_REQUIRED = " (required)"
+
+
 def define_flags(options_class: type, flag_values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines a flag for every option that is not positional."""
     hints, choices_of = typing.get_type_hints(options_class), choices(options_class)
@@ -148,6 +151,7 @@ def define_flags(options_class: type, flag_values: flags.FlagValues = flags.FLAG
             _DEFINERS[kind](name, default, text, flag_values=flag_values)
         if is_required:
             flags.mark_flag_as_required(name, flag_values)
+            flag_values[name].help += _REQUIRED
 
 
 def parsed(
@@ -340,10 +344,10 @@ def _print_and_exit(lines: Iterable[str]) -> NoReturn:
 
 def _help(topic: str, choices: Mapping[str, Collection[str]] | None = None) -> Iterator[str]:
     """Yields the flags of a program, or flags and options whose names have `topic` in them."""
-    ours = {name: flag for name, flag in sorted(_ours().items()) if topic in name}
-    for name, flag in ours.items():
-        default = f" (default: {flag.default_as_str})" if flag.default not in (None, False) else ""
-        yield f"  --{name}: {flag.help}{default}"
+    ours = [(name, flag) for name, flag in sorted(_ours().items()) if topic in name]
+    for name, flag in sorted(ours, key=lambda it: not it[1].help.endswith(_REQUIRED)):
+        has_default = flag.default not in (None, "") and flag.default is not False  # 0 is one
+        yield f"  --{name}: {flag.help}{f' (default: {flag.default_as_str})' * has_default}"
     if "config" not in flags.FLAGS:
         return
     if not topic:
