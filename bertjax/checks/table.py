@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bertjax.checks import references, runs
+from bertjax.jobs import automatic, finetuning_rates
 from bertjax.scores import baselines
 
 Steps = Float[np.ndarray, " lines"]
@@ -43,11 +44,9 @@ SHORT, SHORT_MARGIN = 1000, 0.1  # steps, and nats below the unigram loss that t
 HEADS = ("classifier", "span_head")
 FEW_UPDATES, MANY_UPDATES = 20, 100  # of a finetuning
 SHARED = 0.1  # of the lines of an evaluation file
-UNTAUGHT = 0.97  # of the training loss at the start, or more at the end
+UNTAUGHT, RISEN = 0.97, 1.1  # of the training loss at the start, or more at the end
 NEAR_MAJORITY = 0.1  # of accuracy
-# The learning rate that suits a width: of pretraining (the sizes of `own`), of finetuning (BERT).
-USUAL_RATES = {"pretraining": 2e-4, "finetuning": 3e-5}
-USUAL_WIDTH, UNUSUAL = 768, 8.0  # times the usual rate, or a share of it
+UNUSUAL = 8.0  # times the usual learning rate, or a share of it
 OFF_SPREADS, OFF_NATS = 5.0, 0.2  # from a reference curve, whichever is more
 
 
@@ -137,27 +136,38 @@ def _is_young(run: runs.Run) -> bool:
 
 
 def _causes(run: runs.Run, *, is_high: bool = False) -> str:
-    """Returns what may keep a run from learning; what the run itself points to comes first.
+    """Returns what may keep a run from learning, the likeliest first.
 
-    `is_high` says that its loss is above that of a model that knows nothing.
+    `is_high` says that its loss is above the level of a model that knows nothing.
     """
     options, rate = run.options, run.options["schedule.peak_learning_rate"]
-    usual = USUAL_RATES[options["task"]] * USUAL_WIDTH / options["model.hidden_size"]
+    width, usual = options["model.hidden_size"], _usual_rate(run)
     hours, frozen = options["budget.hours"], options["optimizer.frozen"]
     planned = sum(it for decision in options["budget.decisions"][:1] for it in decision[1:])
-    few = SHORT if run.is_pretraining else MANY_UPDATES
     is_cut = run.is_finished and run.step < planned
+    is_short = run.step < (SHORT if run.is_pretraining else MANY_UPDATES) or is_cut
+    suits = f"{rate:g}, where {usual:g} suits a width of {width}"
     bounded = f" of {planned:,}, as config.budget.hours={hours:g} allowed" if is_cut else ""
-    causes = [
-        (f"too high a learning rate (try {rate / 3:.2g})", is_high or rate > UNUSUAL * usual),
-        (f"too few steps ({run.step:,}{bounded})", run.step < few or is_cut),
-        (f"too low a learning rate (try {rate * 3:.2g})", rate < usual / UNUSUAL),
-        (_FAULTS_OF_DATA[_reads(run)], False),
-    ]
+    likelihoods = {
+        f"too few steps ({run.step:,}{bounded})": int(is_short),
+        f"too high a learning rate ({suits})": 2 * (rate > UNUSUAL * usual) or int(is_high),
+        f"too low a learning rate ({suits})": 2 * (rate < usual / UNUSUAL),
+        _FAULTS_OF_DATA[_reads(run)]: 0,
+    }
     if frozen:
-        causes.insert(0, (f"config.optimizer.frozen keeps {', '.join(frozen)} as they were", True))
-    causes.sort(key=lambda it: not it[1])
-    return f"Likely causes: {'; '.join(cause for cause, _ in causes)}"
+        likelihoods[f"config.optimizer.frozen keeps {', '.join(frozen)} as they were"] = 3
+    ordered = sorted(likelihoods, key=likelihoods.__getitem__, reverse=True)
+    return f"Likely causes: {'; '.join(ordered)}"
+
+
+def _usual_rate(run: runs.Run) -> float:
+    """Returns the peak learning rate that suits the width of a run, by the tables of recipes."""
+    width = run.options["model.hidden_size"]
+    if not run.is_pretraining:
+        return finetuning_rates.by_table(width, rows=0)["schedule.peak_learning_rate"]
+    sizes = automatic.SIZES.values()
+    fitting = (it.peak_learning_rate for it in sizes if width >= it.hidden_size)
+    return next(fitting, automatic.SIZES["tiny"].peak_learning_rate)
 
 
 _FAULTS_OF_DATA = {
@@ -388,11 +398,11 @@ def _is_of_head(pattern: str) -> bool:
 
 def _untaught_labels(run: runs.Run) -> str | None:
     before, after = _ends(run)
-    if not run.is_finished or not after > UNTAUGHT * before:
+    if not run.is_finished or _one_class(run) or not after > UNTAUGHT * before:
         return None
     return (
         f"The training loss does not fall: {before:.3f} at the start, {after:.3f} at the end. "
-        f"{_causes(run, is_high=after > before)}"
+        f"{_causes(run, is_high=after > RISEN * before)}"
     )
 
 

@@ -145,7 +145,7 @@ FINETUNED = {
         lambda: finetuned(scores={"only_class": 1.0}), "Every prediction for dev is 'yes'"),
     "training loss does not fall": (  # as with a learning rate 100 times too high
         lambda: finetuned(lambda s: 0.8, options={"schedule.peak_learning_rate": 1e-1}),
-        "Likely causes: too high a learning rate (try 0.033)"),
+        "Likely causes: too high a learning rate (0.1, where 0.001 suits a width of 64)"),
     "few updates": (lambda: finetuned(step=7), "The run has 7 updates"),
     "evaluated on training examples": (
         lambda: finetuned(data=runs.DataFacts(overlap=1.0)), "100% of the lines"),
@@ -203,7 +203,7 @@ def test_causes_that_a_run_points_to_come_first():
 
     assert causes({"budget.hours": 0.1}).startswith("too few steps (5,000, what config.budget")
     assert causes({}, step=200).startswith("too few steps (200)")
-    assert causes({}, loss=7.0).startswith("too high a learning rate (try 0.00033)")
+    assert causes({}, loss=7.0).startswith("too high a learning rate (0.001, where 0.002")
     assert causes({"schedule.peak_learning_rate": 1e-5}).startswith("too low a learning rate")
     assert causes({"optimizer.frozen": ("encoder.*",)}).startswith("config.optimizer.frozen keeps")
 
