@@ -142,7 +142,7 @@ class Monitor:
     def begin(self, step: int, phase: PhaseFacts) -> None:
         """Notes that the next step compiles, if it is the first of its batch shape."""
         if phase not in self._begun:
-            self.flush()  # before the seconds of compiling, which are no time of a step
+            self.flush()  # first: compiling is not a part of the step before it
             self._begun.add(phase)
             self._compiling_since = time.perf_counter()
             self._count_seconds(self._compiling_since)

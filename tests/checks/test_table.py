@@ -201,9 +201,10 @@ def test_causes_that_a_run_points_to_come_first():
         run = dataclasses.replace(run, lines=lines, phase_ends=(step,))
         return dict(table.faults(run))["unigram plateau"].partition("Likely causes: ")[2]
 
-    assert causes({"budget.hours": 0.1}).startswith("too few steps (5,000, what config.budget")
+    cut = {"budget.hours": 0.1, "budget.decisions": ((0, 90_000),)}
+    assert causes(cut).startswith("too few steps (5,000 of 90,000, as config.budget.hours=0.1")
     assert causes({}, step=200).startswith("too few steps (200)")
-    assert causes({}, loss=7.0).startswith("too high a learning rate (0.001, where 0.002")
+    assert causes({}, loss=7.0).startswith("too high a learning rate (0.001);")
     assert causes({"schedule.peak_learning_rate": 1e-5}).startswith("too low a learning rate")
     assert causes({"optimizer.frozen": ("encoder.*",)}).startswith("config.optimizer.frozen keeps")
 
