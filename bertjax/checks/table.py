@@ -145,7 +145,7 @@ def _causes(run: runs.Run, *, is_high: bool = False) -> str:
     hours, frozen = options["budget.hours"], options["optimizer.frozen"]
     planned = sum(it for decision in options["budget.decisions"][:1] for it in decision[1:])
     is_cut = run.is_finished and run.step < planned
-    is_short = run.step < (SHORT if run.is_pretraining else MANY_UPDATES) or is_cut
+    is_short = run.step < (SHORT if run.is_pretraining else MANY_UPDATES) or 2 * run.step < planned
     is_usual = usual / UNUSUAL <= rate <= UNUSUAL * usual
     suits = f"{rate:g}" if is_usual else f"{rate:g}, where {usual:g} suits a width of {width}"
     bounded = f" of {planned:,}, as config.budget.hours={hours:g} allowed" if is_cut else ""
