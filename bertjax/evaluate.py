@@ -7,9 +7,8 @@ python -m bertjax.evaluate --checkpoint=WORKDIR --pairs=PAIRS
 python -m bertjax.evaluate --checkpoint=WORKDIR --parallel=SOURCE,TARGET
 
 A pretrained model is scored on a record directory, a finetuned one on files like its training
-files. On minimal pairs such as BLiMP's the score is how often the right sentence is the likelier
-one, on parallel texts how often the nearest text is the translation. `training.evaluation` has the
-loop over batches, which training shares.
+files. On minimal pairs such as BLiMP's the score is the share of pairs whose right sentence is the
+likelier one, on parallel texts the share of texts whose nearest text is the translation.
 """
 
 from __future__ import annotations

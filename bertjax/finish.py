@@ -2,8 +2,9 @@
 
 python -m bertjax.finish RUN [--workdir=DIR] [--step=STEP] [--decay_steps=N]
 
-RUN is the workdir of a run, which may go on: nothing in it is changed. Paths of data are
-the run's, from the same directory. The same command again resumes a decay that was stopped.
+RUN is the workdir of a run. Nothing in it is changed, and the run may go on. Start the program in
+the directory in which the run was started: paths of data are the run's. The same command again
+resumes a decay that was stopped.
 """
 
 from __future__ import annotations

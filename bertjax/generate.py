@@ -4,7 +4,7 @@ python -m bertjax.generate --checkpoint=WORKDIR --beams=4 < lines.txt > texts.js
 
 Each line gives a JSON object with the best text and its score in nats: {"text": "mean", "score":
 -1.3, "unknown_rate": 0.0}. With --outputs=N the next best ones, or with --sample further draws, are
-a list of such objects under "others". `models.generation` defines searches and scores.
+a list of such objects under "others".
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 python -m bertjax.glue --init_from=PATH --data=GLUE --workdir=DIR [--config.seeds=5]
 
 Each task has its own workdir under the common one and resumes as any run does, by the same command.
-Finetuning itself belongs to `train` and `trials`.
 """
 
 from __future__ import annotations

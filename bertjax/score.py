@@ -7,7 +7,6 @@ Each line gives a JSON object with its pseudo-log-likelihood in nats and its num
 {"score": -31.4, "tokens": 9, "unknown_rate": 0.0}, with the share of [UNK] among them, and its "id"
 if it has one. The sum is lower for longer texts; divide it by the tokens to compare texts of
 unequal length. A line that is too long gives an "error"; then the exit code is 1.
-`inference.likelihood` defines the score.
 """
 
 from __future__ import annotations

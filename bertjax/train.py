@@ -2,8 +2,6 @@ r"""Pretrains or finetunes a model as a recipe says; the same command again resu
 
 python -m bertjax.train --config=configs/bert_large.py --workdir=DIR \
     --config.data.train_dir='train_{max_seq_length}'
-
-`train(config, workdir)` is the one loop for every task.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ class Vectors:
         "Vectors have length 1; by default as the model's do.", default=None
     )
     prompt: str | None = command_line.option(
-        "Stands before each text; by default the model's own.", default=None
+        "Text put before each text; by default the model's own.", default=None
     )
     dims: int | None = command_line.option(
         "Number of first numbers of a vector to keep (Matryoshka); 0: all. By default as the model "

@@ -2,8 +2,8 @@
 
 python -m bertjax.compare RUN [RUN ...] [--output=PAGE.html]
 
-RUN is the workdir of a run, finished or not. Each check is a row of `bertjax.compare.checks`. A
-reference curve speaks where data, vocabulary, model and number of tokens are its own.
+RUN is the workdir of a run, finished or not. A run is compared with a reference curve only if
+data, vocabulary, model and number of tokens are the same.
 """
 
 from __future__ import annotations

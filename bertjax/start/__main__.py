@@ -2,8 +2,8 @@
 
 bertjax start --input='corpus/*.txt' --output=my_bert [--hours=2]
 
-Each step is printed before it runs, as a command that one may run alone. The same command again
-continues where it stopped. --config.OPTION=VALUE sets an option of the training.
+Each step is printed before it runs, as a command that you may also run alone. The same command
+again continues where it stopped. --config.OPTION=VALUE sets an option of the training.
 """
 
 from __future__ import annotations
