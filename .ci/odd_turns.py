@@ -58,7 +58,7 @@ MOST = {
     "no + noun as predicate (is not a)": 1,
     "those of, that of (the noun again)": 199,
     "what is (a noun)": 155,
-    "too at the end (also, as well)": 36,
+    "too at the end (also, as well)": 35,
     "begins, of a run or a model (starts)": 62,
     "strangers, heeds, readings, outline, settle (the field's words)": 2,
 }
