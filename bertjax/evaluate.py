@@ -114,6 +114,7 @@ def evaluate_checkpoint(
             logging.warning("%s", table.one_class(name, number, labels))
     examples = {name: {"examples": job.data.num_examples(name)} for name in scores}
     scored = {"step": saved.step, **_flat(examples), **_flat(evaluation.with_mean(job, scores))}
+    scored |= job.evaluation.scorer.notes if job.evaluation.scorer else {}
     losses = {name: value for name, value in scored.items() if name.endswith("loss")}
     inference.check_numbers(losses, f"{data} (loss {losses})")
     has_masks = saved.config.pretraining.masking != "none"
@@ -294,8 +295,9 @@ def _by_set(scores: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return by_set
 
 
-def _line(name: str, value: float, width: int) -> str:
-    shown = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
+def _line(name: str, value: float | str, width: int) -> str:
+    shown = f"{value:,}" if isinstance(value, int) else value
+    shown = f"{value:,.4f}" if isinstance(value, float) else shown
     return f"{name:{width}} {shown}"
 
 

@@ -190,6 +190,11 @@ class Scorer(abc.ABC):
         """Whether the best checkpoint has the highest of it, not the lowest."""
         return True
 
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What to report with the scores, by name, such as the versions that they depend on."""
+        return {}
+
     @abc.abstractmethod
     def scores(self, name: str, outputs: Outputs) -> dict[str, float]:
         """Returns the scores of predictions for an evaluation set.

@@ -8,6 +8,7 @@ with two columns of texts, or two files of lines. How targets are searched for b
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -195,16 +196,21 @@ class SequenceScorer(base.Scorer):
     def __init__(self, reader: SequenceReader):
         super().__init__(reader)
         self.references = functools.cache(self._references)
+        self.baselines = functools.cache(self._baselines)
 
     @functools.cached_property
-    def names(self) -> tuple[str, ...]:
-        names = tuple(self.options.text_scores)
-        generated.check(names)
-        return names
+    def by_name(self) -> dict[str, generated.Score]:
+        return generated.chosen(self.options.text_scores, self.options.bleu_tokenizer)
 
     @property
     def best_score(self) -> str:
-        return self.names[0]
+        return next(iter(self.by_name))
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        is_scored = "bleu" in self.by_name
+        tokenizer = self.options.bleu_tokenizer
+        return {"bleu_signature": generated.signature(tokenizer)} if is_scored else {}
 
     def texts(self, outputs: base.Outputs) -> list[str]:
         """Returns the targets as texts, without the ids that end and fill up."""
@@ -217,30 +223,67 @@ class SequenceScorer(base.Scorer):
         return known.decode(ids[: places[0]] if places else ids)
 
     def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
-        """Returns the scores of the texts; a reference is read as the vocabulary spells it."""
-        references, found = self.references(name), self.texts(outputs)
-        return {score: generated.SCORES[score](found, references) for score in self.names}
+        """Returns the scores of the texts, and of texts that a rule makes.
+
+        A reference is read as the vocabulary spells it.
+        """
+        return {**self._scores(self.texts(outputs), name), **self.baselines(name)}
+
+    def _scores(self, texts: Sequence[str], name: str) -> dict[str, float]:
+        references = self.references(name)
+        return {score: it.compute(texts, references) for score, it in self.by_name.items()}
+
+    def _baselines(self, name: str) -> dict[str, float]:
+        """Returns the scores of the most frequent target, and of sources: whole, and cut.
+
+        The first words are as many as a target has on average.
+        """
+        references = self.references(name)
+        words = sum(len(it.split()) for it in references) / max(len(references), 1)
+        longest = max(map(len, references), default=0)  # the words of some scripts have no spaces
+        sources = [it.texts[0] for it in self.reader.examples(name)]
+        first = [" ".join(it.split()[: max(round(words), 1)])[:longest] for it in sources]
+        (most_frequent, _), *_ = collections.Counter(references).most_common(1) or [("", 0)]
+        by_rule = {
+            "most_frequent": [most_frequent] * len(references),
+            "first_words": self._spelled(first)[0],
+            "source": self._spelled(sources)[0],
+        }
+        return {
+            f"{rule}_{score}": value
+            for rule, texts in by_rule.items()
+            for score, value in self._scores(texts, name).items()
+        }
 
     def _references(self, name: str) -> list[str]:
         """Returns the targets of a set as the vocabulary spells them.
 
         What it cannot spell stays as in the file, so that no prediction equals it.
         """
-        known = self.reader.tokenizer
-        texts = [it.texts[1] for it in self.reader.examples(name)]
-        ids = known.encode_batch(texts)
-        is_unknown = [known.unk_id in it for it in ids]
-        if unknown := sum(is_unknown):
+        texts, path = [it.texts[1] for it in self.reader.examples(name)], self.reader.file(name)
+        spelled, unknown = self._spelled(texts)
+        if unknown:
             logging.warning(
-                "%d of %d targets of %s have words that the vocabulary cannot spell, the first %r: "
-                "no prediction can equal them", unknown, len(texts), self.reader.file(name),
-                texts[is_unknown.index(True)],
+                "%d of %d targets of %s (%.1f%%) have words that the vocabulary cannot spell, the "
+                "first %r: no prediction can equal them. A vocabulary of such texts spells them",
+                len(unknown), len(texts), path, 100 * len(unknown) / len(texts), texts[unknown[0]],
             )  # fmt: skip
-        spelled = zip(texts, ids, is_unknown, strict=True)
-        return [
-            _with_unknown_words(known, text) if has else known.decode(it)
-            for text, it, has in spelled
-        ]
+        for sentence in dict.fromkeys(it.unread(spelled) for it in self.by_name.values()):
+            if sentence:
+                logging.warning("%s: %s", path, sentence)
+        for note, value in self.notes.items():
+            logging.info("%s: %s", note, value)
+        return spelled
+
+    def _spelled(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
+        """Returns texts as the vocabulary spells them, and the numbers of those that it cannot."""
+        known = self.reader.tokenizer
+        ids = known.encode_batch(texts)
+        unknown = [number for number, it in enumerate(ids) if known.unk_id in it]
+        spelled = [known.decode(it) for it in ids]
+        for number in unknown:
+            spelled[number] = _with_unknown_words(known, texts[number])
+        return spelled, unknown
 
     def predictions(self, predicted: base.Predicted) -> list[base.Prediction]:
         texts, scores = self.texts(predicted.outputs), predicted.outputs["scores"].tolist()
@@ -322,9 +365,9 @@ def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:
             f"model: give some of {', '.join(generated.SCORES)}"
         )
     try:
-        generated.check(options.text_scores)
+        generated.chosen(options.text_scores, options.bleu_tokenizer)
     except (ValueError, ImportError) as error:
-        yield f"config.finetuning.text_scores: {error}"
+        yield str(error)
     if fault := delimiters.fault(options.delimiter):
         yield f"config.finetuning.delimiter {fault}"
     if fault := text_encodings.fault(options.encoding):
@@ -341,6 +384,7 @@ SEQUENCES = base.FinetuningKind(
         "shares",
         "label_smoothing",
         "text_scores",
+        "bleu_tokenizer",
         "beams",
         "length_penalty",
         "early_stopping",

@@ -10,6 +10,7 @@ from bertjax.options.option import (
     AT_LEAST_0,
     AT_LEAST_1,
     BELOW_1,
+    Condition,
     Option,
     at_least,
 )
@@ -89,6 +90,11 @@ OWNED: dict[str, Option] = {
         0.0, "sequences: the share of the uniform distribution in labels", BELOW_1),
     "text_scores": Option(
         ("exact_match",), "sequences: also bleu, chrf, rouge1, rouge2, rougeL"),
+    "bleu_tokenizer": Option(
+        "13a", "sequences: of BLEU, as sacrebleu names it: intl, zh, char, ja-mecab, flores200 ...",
+        read=(Condition(
+            lambda it: "bleu" in it["finetuning.text_scores"],
+            "without bleu in config.finetuning.text_scores"),)),
     "beams": Option(1, "sequences: targets that are searched at a time; 1: the best tokens"),
     "length_penalty": Option(
         1.0, "sequences, beams: the power of the length in their scores"),

@@ -36,6 +36,9 @@ BASELINES: dict[str, tuple[str, ...]] = {
     "mae": ("naive_mae", "mean_mae"),
     "mae_in_units": ("naive_mae_in_units",),
 }
+OF_TEXTS = ("exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougeL")
+RULES = ("most_frequent", "first_words", "source")  # that make a text without a model
+BASELINES |= {name: tuple(f"{rule}_{name}" for rule in RULES) for name in OF_TEXTS}
 NAMES = tuple(dict.fromkeys(name for names in BASELINES.values() for name in names))
 # A score that is there where all predictions are one class: its number among the labels, or -1.
 ONLY_CLASS = "only_class"

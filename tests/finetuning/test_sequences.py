@@ -18,7 +18,7 @@ from bertjax.convert import formats
 from bertjax.finetuning import sequences
 from bertjax.jobs import finetuning
 from bertjax.models import decoder, generation, parameters
-from bertjax.scores import generated
+from bertjax.scores import baselines, generated
 from bertjax.tasks import base
 from bertjax.training import config_faults, warm_start
 from tests import conftest, small_datasets, small_modules, small_records
@@ -160,13 +160,13 @@ def test_words_that_the_vocabulary_cannot_spell_are_never_predicted(tmp_path, ca
 
 def test_texts_that_rouge_cannot_read_are_warned_of(caplog):
     assert generated.SCORES["rougeL"](["एक घर", "a"], ["एक घर", "a"]) == 0.5
-    assert "rougeL does not count" in caplog.text
+    assert "ROUGE does not count" in caplog.text
     caplog.clear()
     scores = generated.SCORES["rouge1"](["кот спит 2024"], ["правительство утвердило бюджет 2024"])
     assert scores == 1.0 and "87.5% of the letters" in caplog.text
     caplog.clear()
     assert generated.SCORES["rouge1"](["a naïve text of many words"] * 2, ["a naïve text"] * 2)
-    assert "Take chrf" in caplog.text
+    assert "('chrf',)" in caplog.text
     caplog.clear()
     generated.SCORES["rouge1"](["plain"], ["plain words, and one é: " + "plain " * 20])
     assert not caplog.text
@@ -177,6 +177,77 @@ def test_texts_that_rouge_cannot_read_are_warned_of(caplog):
 def test_texts_too_short_for_bleu_are_warned_of(caplog, text, is_short):
     generated.SCORES["bleu"]([text], [text])
     assert ("fewer than 4 words" in caplog.text) == is_short
+
+
+def scorer_of(tmp_path, rows, **options):
+    (tmp_path / "a.csv").write_text("\n".join(["text,target", *rows]))
+    return sequences.SequenceScorer(
+        reader_of(tmp_path, train_file=str(tmp_path / "a.csv"), **options)
+    )
+
+
+def all_of(scorer, text):
+    """The scores of predicting one text for all."""
+    ids = scorer.reader.tokenizer.encode_batch([text])[0]
+    return scorer.scores("train", {"predictions": np.array([ids] * 3)})
+
+
+def test_what_scores_do_not_read_is_said_once_a_run_with_the_signature(tmp_path, caplog):
+    caplog.set_level("INFO", logger="absl")
+    scores = ("bleu", "rouge1", "rouge2", "exact_match")
+    scorer = scorer_of(tmp_path, ["w1,w2", "w1,дом", "w1,w3"], text_scores=scores)
+    for _ in range(2):
+        all_of(scorer, "w2")
+    for said in ("1 of 3 targets", "bleu_tokenizer=zh", "ROUGE does not count", "|tok:13a|"):
+        assert len([it for it in caplog.messages if said in it]) == 1, said
+    assert all("a.csv" in it for it in caplog.messages if "3 references" in it)
+
+
+def test_scores_have_rules_that_learn_nothing_as_baselines(tmp_path):
+    rows = ["w1 w2 w3,w1", "w4 w5,w4", "w6 w7,w9"]
+    scores = all_of(scorer_of(tmp_path, rows, text_scores=("exact_match", "chrf")), "w9")
+    assert scores["exact_match"] == scores["most_frequent_exact_match"] == pytest.approx(1 / 3)
+    assert scores["first_words_exact_match"] == pytest.approx(2 / 3)
+    assert scores["source_exact_match"] == 0
+    assert 0 < scores["source_chrf"] < scores["first_words_chrf"] < 100
+    assert baselines.best(scores)["chrf"] == "first_words_chrf"
+    (name,) = (it for it in baselines.not_better(scores) if it == "chrf")
+    assert "first_words_chrf" in baselines.not_better(scores)[name]
+
+
+def test_bleu_takes_a_tokenizer_of_sacrebleu(tmp_path):
+    scorer = scorer_of(tmp_path, ["w1,дом", "w2,дом"], text_scores=("bleu",), bleu_tokenizer="char")
+    assert "|tok:char|" in scorer.notes["bleu_signature"]
+    zh = generated.chosen(["bleu"], "zh")["bleu"]
+    text = ["今天天气很好"]
+    assert zh.compute(text, text) == pytest.approx(100) and not zh.unread(text)
+    assert generated.bleu.compute(text, text) == 0 and generated.bleu.unread(text)
+
+
+def test_what_a_tokenizer_of_bleu_lacks_is_named_before_training(tmp_path, monkeypatch):
+    config = small_datasets.make_config(tmp_path, "sequences", tmp_path)
+
+    def fault(tokenizer, scores=("bleu",)):
+        config.finetuning.update(text_scores=scores, bleu_tokenizer=tokenizer)
+        with pytest.raises(ValueError, match="bleu_tokenizer") as caught:
+            config_faults.validate(config)
+        return str(caught.value)
+
+    assert "'13b'; known are none, zh" in fault("13b")
+    assert "without bleu" in fault("zh", ("chrf",))
+    from sacrebleu.metrics import bleu
+
+    def failing(error):
+        def tokenizer(name):
+            raise error
+
+        generated._bleu_metric.cache_clear()
+        monkeypatch.setattr(bleu, "_get_tokenizer", tokenizer)
+
+    failing(RuntimeError("needs\n pip install sacrebleu[ja]"))
+    assert "needs pip install sacrebleu[ja]" in fault("ja-mecab")
+    failing(OSError("no network"))
+    assert "no network" in fault("flores200") and "BLEU(tokenize='flores200')" in fault("flores200")
 
 
 def test_faults_of_options_are_all_named(tmp_path, monkeypatch):
@@ -191,7 +262,7 @@ def test_faults_of_options_are_all_named(tmp_path, monkeypatch):
         "shares is 'half'; known are none, words, embeddings, layers",
         "label_smoothing is 1.0",
         "max_target_length is 1",
-        "the score is 'meteor'",
+        "config.finetuning.text_scores is 'meteor'",
         "length_penalty is 0.5, but only beams above 1 reads it",
     ):
         assert part in str(caught.value)
