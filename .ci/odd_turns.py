@@ -56,7 +56,7 @@ MOST = {
     "how many (the number of)": 3,
     "nobody (no caller, no one)": 3,
     "no + noun as predicate (is not a)": 1,
-    "those of, that of (the noun again)": 199,
+    "those of, that of (the noun again)": 197,
     "what is (a noun)": 155,
     "too at the end (also, as well)": 35,
     "begins, of a run or a model (starts)": 62,
