@@ -192,7 +192,7 @@ class Scorer(abc.ABC):
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What to report with the scores, by name, such as the versions that they depend on."""
+        """Texts to report with the scores, by name, such as a signature."""
         return {}
 
     @abc.abstractmethod
