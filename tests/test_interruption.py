@@ -19,7 +19,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.training import preemption
+from bertjax.training import preemption, time_budget
 from bertjax.workdirs import checkpoint
 from tests import small_records
 
@@ -318,3 +318,14 @@ def test_two_hosts_equal_one_and_their_run_is_resumed_by_one(short):
     assert losses.keys() == expected_losses.keys()
     for step, loss in losses.items():
         np.testing.assert_allclose(loss, expected_losses[step], rtol=1e-4)
+
+
+@pytest.mark.faults
+def test_two_hosts_take_the_decisions_of_the_first_about_a_budget(short):
+    options = ("--config.phases.phase1.num_steps=900000", "--config.budget.hours=0.004")
+    for process in short.start_hosts("budget", 2, *options):
+        assert short.ended(process) == 0, short.log("budget")
+    decisions = json.loads((short.root / "budget" / time_budget.FILE).read_text())["decisions"]
+    assert len(decisions) > 3 and decisions[0] == [0, 900_000]
+    first, second = (sorted(short.seen("budget", host)) for host in (0, 1))
+    assert first == second == list(range(decisions[-1][1]))

@@ -20,14 +20,16 @@ def write(
     """Writes the page and returns its path; `scores` and `filled` are what the programs printed."""
     reports = sorted(path.relative_to(output) for path in output.glob("*/report.html"))
     run, exported = output / "run", output / "exported"
+    training = runs.read(run)
     content = [
+        "<h2>Is the run right?</h2>",
+        _steps(training),
+        compare_page.findings(training),
         "<h2>Scores on held-out documents</h2>",
         _block(scores),
         "<p>mlm_loss, in nats, must be below unigram_loss, the loss of a model that knows how "
         "frequent each token is and ignores the context.</p>",
         '<img src="run/curves.png" alt="Loss, accuracy, learning rate and speed">',
-        "<h2>Is the run right?</h2>",
-        compare_page.findings(runs.read(run)),
         "<h2>Filled masks</h2>",
         _block(filled),
         "<h2>The text</h2>",
@@ -43,6 +45,15 @@ def write(
     path = output / FILE
     atomic.write(path, compare_page.html(output.name, content))
     return path
+
+
+def _steps(run: runs.Run) -> str:
+    """Returns a paragraph on the steps that the hours left out, "" if there are none."""
+    decisions = run.options["budget.decisions"]
+    planned = sum(decisions[0][1:]) if decisions else 0
+    if run.step >= planned:
+        return ""
+    return f"<p>--hours left {run.step:,} of {planned:,} steps that suit the text.</p>"
 
 
 def _next(run: pathlib.Path, exported: pathlib.Path) -> list[str]:
