@@ -8,7 +8,7 @@ Command:   python -m bertjax.train --config=configs/embeddings.py:ranking --conf
            distillation (texts, and --config.distillation.teacher=PATH). docs/embeddings.md says
            what the files hold.
 Hardware:  any; one device is enough.
-Planned:   2.1 min on v5e-1, BERT-base, 100,000 pairs: $0.04, spot under $0.01 (2026-11-25).
+Planned:   6.4 min on v5e-1, BERT-base, 100,000 pairs: $0.13, spot $0.03 (2026-11-25).
 Time:      not yet measured.
 Result:    docs/embeddings.md.
 

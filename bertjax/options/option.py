@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -78,7 +79,9 @@ class Option:
         known = self.choices if known is None else known
         if known and value not in known:
             yield faults.unknown(name, value, known)
-        if self.within and not self.within.holds(value):
+        if self.within and isinstance(value, float) and math.isinf(value):
+            yield faults.wrong(name, value, "a finite number")
+        elif self.within and not self.within.holds(value):
             yield faults.wrong(name, value, self.within.words)
 
 

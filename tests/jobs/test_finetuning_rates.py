@@ -82,9 +82,10 @@ def test_a_job_takes_the_table_and_an_option_that_is_given_counts_first(tmp_path
     assert job.config.phases.phase1.num_steps == 14
 
 
-def test_a_fault_of_an_option_beside_open_ones_is_found(tmp_path, source):
-    config = open_config(tmp_path / "data", source, **{"finetuning.num_epochs": -1.0})
-    with pytest.raises(ValueError, match=r"config\.finetuning\.num_epochs is -1\.0"):
+@pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
+def test_a_fault_of_an_option_beside_open_ones_is_found(tmp_path, source, value):
+    config = open_config(tmp_path / "data", source, **{"finetuning.num_epochs": value})
+    with pytest.raises(ValueError, match=rf"config\.finetuning\.num_epochs is {value}"):
         config_faults.validate(config)
 
 
