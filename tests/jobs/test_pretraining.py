@@ -355,7 +355,7 @@ def test_records_that_tell_no_documents_are_said_to_be_compared_by_nothing(
 ):
     uncounted, apart = f"{directories}/records_16", {"data.eval_dir": str(corpora / "apart")}
     pretraining.open_job(make_config(directories, "records_16", **apart))
-    assert f"was not looked for: the documents of {uncounted} are not known" in caplog.text
+    assert f"in the training records: those of {uncounted} are not known" in caplog.text
     assert f"no unigram_loss, because the tokens of {uncounted} are not counted" in caplog.text
     assert f"{corpora / 'apart'} are" not in caplog.text
     caplog.clear()
@@ -364,7 +364,7 @@ def test_records_that_tell_no_documents_are_said_to_be_compared_by_nothing(
     contents.RecordSummary(contents.load(adopted).token_counts).save(adopted)
     config = make_config(corpora, "train", **{"data.eval_dir": str(adopted)})
     assert pretraining.open_job(config).evaluation.chance["heldout"]["unigram_loss"] > 0
-    assert f"was not looked for: the documents of {adopted} are not known" in caplog.text
+    assert f"in the training records: those of {adopted} are not known" in caplog.text
     assert "unigram_loss" not in caplog.text
 
 
