@@ -143,9 +143,9 @@ def _warn_of_unknown_documents(
     """Warns if the documents of a directory are unknown, so that none could be compared."""
     if without := [name for name, it in summaries.items() if not it or it.documents is None]:
         logging.warning(
-            "Could not check whether held-out documents are also in the training records: those of %s are "
-            "not known. Records that data_pipelines.build writes hold their hashes; adopted "
-            "records do not", _named(without),
+            "Could not check whether held-out documents are also in the training records: those of "
+            "%s are not known. Records that data_pipelines.build writes hold the hashes of their "
+            "documents; adopted records do not", _named(without),
         )  # fmt: skip
 
 
