@@ -56,10 +56,10 @@ MOST = {
     "how many (the number of)": 3,
     "nobody (no caller, no one)": 3,
     "no + noun as predicate (is not a)": 1,
-    "those of, that of (the noun again)": 190,
-    "what is (a noun)": 155,
-    "too at the end (also, as well)": 31,
-    "begins, of a run or a model (starts)": 62,
+    "those of, that of (the noun again)": 175,
+    "what is (a noun)": 153,
+    "too at the end (also, as well)": 28,
+    "begins, of a run or a model (starts)": 59,
     "strangers, heeds, readings, outline, settle (the field's words)": 2,
 }
 
