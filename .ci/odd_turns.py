@@ -56,10 +56,10 @@ MOST = {
     "how many (the number of)": 3,
     "nobody (no caller, no one)": 3,
     "no + noun as predicate (is not a)": 1,
-    "those of, that of (the noun again)": 175,
-    "what is (a noun)": 153,
-    "too at the end (also, as well)": 28,
-    "begins, of a run or a model (starts)": 59,
+    "those of, that of (the noun again)": 171,
+    "what is (a noun)": 152,
+    "too at the end (also, as well)": 26,
+    "begins, of a run or a model (starts)": 58,
     "strangers, heeds, readings, outline, settle (the field's words)": 2,
 }
 
