@@ -1,5 +1,8 @@
 """Claims about the options of finetuning that a run takes from the encoder's width and the rows."""
 
+import pathlib
+import re
+
 import pytest
 
 from bertjax import jobs, recipes, train
@@ -155,3 +158,13 @@ def test_two_hundred_rows_make_a_small_encoder_better_than_the_majority(tmp_path
     train.train(config, tmp_path / "run")
     _, scores = scalars.last_evaluation(scalars.read(tmp_path / "run" / scalars.FILE))
     assert scores["eval/dev/accuracy"] > 0.9 > scores["eval/dev/majority_accuracy"]
+
+
+def test_the_page_shows_the_table():
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "finetuning.md").read_text("utf-8")
+    for least in finetuning_rates.TABLE:
+        values = [finetuning_rates.by_table(least, rows) for rows in (0, 1_000, 4_000)]
+        epochs = " | ".join(f"{each['finetuning.num_epochs']:g}" for each in values)
+        rate = f"{values[0]['schedule.peak_learning_rate']:.0e}".replace("e-0", "e-")
+        row = rf"\| {least or 'below'}\b[^|]* \| {rate} \| {re.escape(epochs)} \|"
+        assert re.search(row, page)
