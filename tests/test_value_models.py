@@ -71,6 +71,7 @@ def test_predictions_are_those_of_the_run_for_records_arrays_and_lines(tuned):
     assert "unknown_rate" not in of_arrays[0]
     lines = [[None if np.isnan(it) else float(it) for it in cell] for cell in given[3]]
     assert model.predict([{"id": 3, "values": lines}]) == [of_arrays[3]]
+    assert list(of_arrays[0]["probabilities"]) == ["low", "high"]
     flags = [f"--checkpoint={tuned / 'tuned'}", f"--records={tuned / 'train'}"]
     printed = programs.succeed("bertjax.predict", *flags).lines
     assert printed == [{k: v for k, v in it.items() if k != "id"} for it in of_arrays]

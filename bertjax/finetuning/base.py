@@ -268,11 +268,14 @@ class ClassScorer(Scorer):
         return list(map(self.class_name, numbers.tolist()))
 
     def predictions(self, predicted: Predicted) -> list[Prediction]:
-        """Returns the class and the probabilities of all, in the order of their numbers."""
+        """Returns the class and the probabilities of all by name, in the order of their numbers."""
         numbers = predicted.outputs["predictions"].tolist()
         rows = probabilities(predicted.outputs["logits"])
         return [
-            {"label": self.class_name(number), "probabilities": row}
+            {
+                "label": self.class_name(number),
+                "probabilities": {self.class_name(it): share for it, share in enumerate(row)},
+            }
             for number, row in zip(numbers, rows, strict=True)
         ]
 

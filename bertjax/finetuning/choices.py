@@ -190,7 +190,7 @@ class ChoiceScorer(base.ClassScorer):
     def predictions(self, predicted: base.Predicted) -> list[base.Prediction]:
         numbers = predicted.outputs["predictions"].tolist()
         return [
-            {"choice": number, "probabilities": prediction["probabilities"]}
+            {"choice": number, "probabilities": [*prediction["probabilities"].values()]}
             for number, prediction in zip(numbers, super().predictions(predicted), strict=True)
         ]
 

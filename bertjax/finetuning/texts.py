@@ -353,16 +353,11 @@ class TextScorer(base.ClassScorer):
             return [{"prediction": value} for value in outputs["predictions"].tolist()]
         if self.options.is_multi_label:
             flagged = ([labels[it] for it in np.flatnonzero(row)] for row in outputs["predictions"])
-            predictions = [
-                {"labels": names, "probabilities": row}
+            return [
+                {"labels": names, "probabilities": dict(zip(labels, row, strict=True))}
                 for names, row in zip(flagged, base.shares(outputs["logits"]), strict=True)
             ]
-        else:
-            predictions = super().predictions(predicted)
-        return [
-            it | {"probabilities": dict(zip(labels, it["probabilities"], strict=True))}
-            for it in predictions
-        ]
+        return super().predictions(predicted)
 
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned

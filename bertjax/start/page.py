@@ -27,14 +27,14 @@ def write(
         compare_page.findings(training),
         "<h2>Scores on held-out documents</h2>",
         _block(scores),
-        "<p>mlm_loss, in nats, must be below unigram_loss, the loss of a model that knows how "
-        "frequent each token is and ignores the context.</p>",
+        "<p>The model has learnt something if mlm_loss is below unigram_loss, the loss of a model "
+        "that only knows how frequent each token is.</p>",
         '<img src="run/curves.png" alt="Loss, accuracy, learning rate and speed">',
         "<h2>Filled masks</h2>",
         _block(filled),
         "<h2>The text</h2>",
         *(
-            f'<p><a href="{escape(str(path))}">The report of {path.parent}</a></p>'
+            f'<p><a href="{escape(str(path))}">The report of {escape(str(path.parent))}</a></p>'
             for path in reports
         ),
         "<h2>What next</h2>",
