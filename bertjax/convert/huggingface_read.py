@@ -198,11 +198,14 @@ def _absent(weights: Weights, description: huggingface_config.Description) -> We
     family = description.family
     constants = family.constants(description.encoder, description.decoder)
     there = names.our_paths(weights, family.tensors, spelling=family.spelling)
+    parts = {"encoder", *map(heads.part_of, there)}
     return {
         name: array
         for name, array in constants.items()
         if any(
-            path not in there and any(heads.is_required(path, it) for it in family.architectures)
+            path not in there
+            and heads.part_of(path) in parts
+            and any(heads.is_required(path, it) for it in family.architectures)
             for path in _paths(name, family.tensors, family)
         )
     }

@@ -53,7 +53,12 @@ def write(
     table = names.in_a_row(names.of_head(family.tensors, weights.head), sizes.inner_group_num)
     params = _params(weights, family, table)
     tensors = names.fuse(names.to_theirs(params, table), family.fused)
-    tensors = {**family.constants(sizes, weights.decoder), **tensors}
+    constants = {
+        name: array
+        for name, array in family.constants(sizes, weights.decoder).items()
+        if names.our_paths([name], table) or not names.our_paths([name], family.tensors)
+    }
+    tensors = {**constants, **tensors}
     if weights.head == "none":  # transformers saves these names without the prefix
         tensors = {name.removeprefix(family.prefix): array for name, array in tensors.items()}
     directory.mkdir(parents=True, exist_ok=True)

@@ -26,8 +26,9 @@ class Pooler(nnx.Module):
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         is_normed = config.pooler == "normed"
+        of_head = {"is_output": is_normed, "is_of_head": True}
         self.dense = parts.dense(
-            *(config, config.hidden_size, config.hidden_size), is_output=is_normed, rngs=rngs
+            config, config.hidden_size, config.hidden_size, **of_head, rngs=rngs
         )
         self.act = config.pooler_act
         self.norm = parts.norm(config, config.hidden_size) if is_normed else None
@@ -50,8 +51,9 @@ class MlmHead(nnx.Module):
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.has_transform = config.mlm_transform
         if self.has_transform:
+            of_head = {"is_output": True, "is_of_head": True}
             self.dense = parts.dense(
-                *(config, config.hidden_size, config.embedding_width), is_output=True, rngs=rngs
+                config, config.hidden_size, config.embedding_width, **of_head, rngs=rngs
             )
             self.norm = parts.norm(config, config.embedding_width)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
@@ -126,7 +128,9 @@ class ReplacedHead(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.dense = parts.dense(config, config.hidden_size, config.hidden_size, rngs=rngs)
+        self.dense = parts.dense(
+            config, config.hidden_size, config.hidden_size, is_of_head=True, rngs=rngs
+        )
         self.output = layers.Dense(
             *(config.hidden_size, 1),
             kernel_init=nnx.initializers.glorot_uniform(),
@@ -155,9 +159,11 @@ class SpanBoundaryHead(nnx.Module):
         init = layers.truncated_normal(config.initializer_range)
         self.offset = nnx.Embed(MOST_OFFSETS, OFFSET_SIZE, embedding_init=init, rngs=rngs)
         joined = 2 * config.hidden_size + OFFSET_SIZE
-        self.dense = parts.dense(config, joined, config.hidden_size, rngs=rngs)
+        self.dense = parts.dense(config, joined, config.hidden_size, is_of_head=True, rngs=rngs)
         self.norm = parts.norm(config, config.hidden_size)
-        self.second_dense = parts.dense(config, config.hidden_size, width, rngs=rngs)
+        self.second_dense = parts.dense(
+            config, config.hidden_size, width, is_of_head=True, rngs=rngs
+        )
         self.second_norm = parts.norm(config, width)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.hidden_act = config.hidden_act

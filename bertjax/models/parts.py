@@ -17,6 +17,7 @@ def dense(
     rngs: nnx.Rngs,
     kind: type[layers.Dense] = layers.Dense,
     is_output: bool = False,
+    is_of_head: bool = False,
 ) -> layers.Dense:
     """Returns a dense layer; `is_output`: its output is added to a residual."""
     stddev = config.output_initializer_range if is_output else config.initializer_range
@@ -25,7 +26,7 @@ def dense(
         kernel_init=layers.INITIALIZERS[config.initializer](stddev),
         dtype=jnp.dtype(config.dtype),
         gradient_dtype=jnp.dtype(config.gradient_dtype),
-        use_bias=config.use_bias,
+        use_bias=config.use_bias or (is_of_head and config.head_bias),
         rngs=rngs,
     )
 

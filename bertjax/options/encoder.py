@@ -99,6 +99,9 @@ class EncoderFields:
     use_bias: bool = _field(
         True, "False: dense layers of encoder and heads have none, but the last ones"
     )
+    head_bias: bool = _field(
+        False, "True: those of heads have one, also without use_bias (NomicBERT)"
+    )
     embedding_size: int = _field(
         0,
         "width of word, position and segment embeddings (ALBERT); 0: hidden_size",

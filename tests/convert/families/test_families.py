@@ -183,6 +183,23 @@ RELEASED = {
         "torch_dtype": "float32", "transformers_version": "4.25.0.dev0", "use_cache": True,
         "vocab_list": None, "vocab_size": 33,
     },
+    "nomic_bert": {
+        "activation_function": "swiglu", "architectures": ["NomicBertForPreTraining"],
+        "attn_pdrop": 0.0, "bos_token_id": None, "causal": False, "dense_seq_output": True,
+        "embd_pdrop": 0.1, "eos_token_id": None, "fused_bias_fc": True,
+        "fused_dropout_add_ln": True, "initializer_range": 0.02, "layer_norm_epsilon": 1e-12,
+        "mlp_fc1_bias": False, "mlp_fc2_bias": False, "model_type": "nomic_bert", "n_embd": 768,
+        "n_head": 12, "n_inner": 3072, "n_layer": 12, "n_positions": 2048,
+        "pad_vocab_size_multiple": 64, "parallel_block": False, "parallel_block_tied_norm": False,
+        "prenorm": False, "qkv_proj_bias": False, "reorder_and_upcast_attn": False,
+        "resid_pdrop": 0.1, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0,
+        "rotary_emb_interleaved": False, "rotary_emb_scale_base": None,
+        "scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True,
+        "summary_activation": None, "summary_first_dropout": 0.1, "summary_proj_to_labels": True,
+        "summary_type": "cls_index", "summary_use_proj": True, "type_vocab_size": 2,
+        "use_cache": True, "use_flash_attn": True, "use_rms_norm": False, "use_xentropy": True,
+        "vocab_size": 30528,
+    },
     "bert": {"model_type": "bert"},
     "electra": {"model_type": "electra", "embedding_size": 128, "hidden_size": 256},
 }  # fmt: skip
@@ -240,11 +257,37 @@ def test_a_config_that_is_computed_otherwise_is_refused():
         ("esm", {"position_embedding_type": "absolute"}, "only ESM-2 is supported, not ESM-1"),
         ("esm", {"is_folding_model": True}, "is_folding_model is True"),
         ("xlm", {"causal": True}, "causal is True; only False is supported"),
+        ("nomic_bert", {"prenorm": True}, "prenorm is True; only False is supported"),
+        ("nomic_bert", {"qkv_proj_bias": True}, "qkv_proj_bias is True; it must be False"),
+        ("nomic_bert", {"activation_function": "gelu"}, "activation_function is 'gelu'"),
+        ("nomic_bert", {"embd_pdrop": 0.0}, "embd_pdrop is 0.0; it must be resid_pdrop, 0.1"),
+        ("nomic_bert", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
         ("xlm", {"gelu_activation": 1}, "gelu_activation is 1; it must be true or false"),
         ("xlm", {"emb_dim": True}, "emb_dim is True; it must be a whole number"),
     ):
         with pytest.raises(ValueError, match=message):
             parse(name, **changes)
+
+
+def test_both_dialects_of_nomic_bert_are_read():
+    older = parse("nomic_bert").encoder
+    shapes = pretrained.shapes(older)
+    of_class = (shapes[path] for path in shapes if heads.is_of_class(path, "masked_lm"))
+    assert sum(map(math.prod, of_class)) == 137_354_304
+    assert (older.rotary_base, older.hidden_dropout_prob, older.layer_norm_eps) == (1e3, 0.1, 1e-12)
+    unsaid = {**RELEASED["nomic_bert"]}
+    del unsaid["rotary_emb_base"]
+    read = huggingface_config.parse_config(unsaid, source="config.json")
+    assert read.encoder.rotary_base == 10_000  # of contrastors; transformers has 1,000
+    today = {"model_type": "nomic_bert", "hidden_size": 768, "hidden_dropout_prob": 0.1}
+    for rotary in ({"rope_theta": 1e3}, {"rope_parameters": {"rope_theta": 1e3}}, {}):
+        read = huggingface_config.parse_config(today | rotary, source="config.json")
+        assert read.encoder == older
+    # As nomic-embed-text-v1.5 has it, and its descendants.
+    dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 500.0}
+    fields = {"n_positions": 8192, "max_position_embeddings": 8192, "rope_parameters": dynamic}
+    read = huggingface_config.parse_config(today | fields, source="config.json").encoder
+    assert (read.max_position_embeddings, read.rotary_base) == (2048, 500.0)
 
 
 SHARED = {"embedding_size": 128, "num_hidden_groups": 1}
