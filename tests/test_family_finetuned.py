@@ -11,7 +11,7 @@ import pytest
 from bertjax import inference, jobs, models, train
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, workdir
-from bertjax.convert.families import modernbert
+from bertjax.convert.families import modernbert, nomic_bert
 from bertjax.models import embedding_sharing, parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.tokenization import sentence_piece
@@ -69,6 +69,7 @@ FAMILIES = {
         },
         "byte_bpe",
     ),
+    "nomic_bert": Family("nomic_bert", "masked_lm", nomic_bert.FAMILY.traits),
     "distilbert": Family("distilbert", "masked_lm", {"type_vocab_size": 0, "pooler_act": "relu"}),
     "left_to_right": Family("", "masked_lm", {"left_to_right": True}),
 }
@@ -167,7 +168,8 @@ STARTS = [
     *(("roberta", "table"), ("albert", "regression"), ("electra", "conll")),
     *(("spanbert", "squad_v1"), ("modernbert", "swag"), ("distilbert", "table")),
     *(("left_to_right", "regression"), ("left_to_right", "swag"), ("modernbert", "conll")),
-    *(("electra", "squad_v1"), ("albert", "swag")),
+    *(("electra", "squad_v1"), ("albert", "swag"), ("nomic_bert", "conll")),
+    ("nomic_bert", "squad_v1"),  # without a class for spans there
 ]
 
 
