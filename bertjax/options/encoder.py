@@ -100,7 +100,7 @@ class EncoderFields:
         True, "False: dense layers of encoder and heads have none, but the last ones"
     )
     head_bias: bool = _field(
-        False, "True: those of heads have one, also without use_bias (NomicBERT)"
+        False, "True: dense layers of heads have one, also without use_bias (NomicBERT)"
     )
     embedding_size: int = _field(
         0,

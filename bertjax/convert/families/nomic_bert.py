@@ -40,14 +40,14 @@ FIELDS: dict[str, base.Field] = {
     "rope_theta": base.Field("rotary_base", float, default=1_000.0, stated=False),
 }
 
-# The fields of contrastors, those of GPT2Config among them -> today's.
+# The fields of contrastors, GPT2Config's included -> today's names.
 OLDER = {
     **{"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"},
     **{"n_inner": "intermediate_size", "n_positions": "max_position_embeddings"},
     **{"layer_norm_epsilon": "layer_norm_eps", "resid_pdrop": "hidden_dropout_prob"},
     **{"attn_pdrop": "attention_probs_dropout_prob", "rotary_emb_base": "rope_theta"},
 }
-# What contrastors has where a file does not say it.
+# The values of contrastors where a file says none.
 OLDER_DEFAULTS = {
     **{"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024},
     **{"layer_norm_epsilon": 1e-5, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1},
