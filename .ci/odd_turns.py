@@ -56,9 +56,9 @@ MOST = {
     "how many (the number of)": 3,
     "nobody (no caller, no one)": 3,
     "no + noun as predicate (is not a)": 1,
-    "those of, that of (the noun again)": 171,
+    "those of, that of (the noun again)": 167,
     "what is (a noun)": 152,
-    "too at the end (also, as well)": 26,
+    "too at the end (also, as well)": 25,
     "begins, of a run or a model (starts)": 58,
     "strangers, heeds, readings, outline, settle (the field's words)": 2,
 }
