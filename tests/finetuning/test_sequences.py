@@ -284,7 +284,7 @@ def trained(tmp_path_factory):
     root = tmp_path_factory.mktemp("sequences")
     source = small_datasets.write_source(root / "source")
     config = small_datasets.make_config(root / "data", "sequences", source)
-    config.finetuning.update(num_epochs=30.0, text_scores=("chrf", "exact_match"))
+    config.finetuning.update(num_epochs=30.0, text_scores=("chrf", "exact_match", "bleu"))
     config.evaluation.every_steps = 10
     config.mesh.data = -1
     config.global_batch_size = config.evaluation.global_batch_size = small_datasets.EXAMPLES
@@ -355,6 +355,8 @@ def test_a_training_learns_its_pairs_and_its_programs_agree(trained):
         str(trained / "run"), str(trained / "data" / "train.csv"), batch_size=8
     )
     assert scores["chrf"] == pytest.approx(evaluated[-1]["eval/dev/chrf"])
+    assert scores["source_chrf"] == pytest.approx(evaluated[-1]["eval/dev/source_chrf"])
+    assert "|tok:13a|" in evaluate._line("bleu_signature", scores["bleu_signature"], 30)
 
     model = inference.load_finetuned(trained / "run")
     sources = [" ".join(words) for words in small_datasets.sentences(7)]
