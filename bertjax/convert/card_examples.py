@@ -146,7 +146,7 @@ def use_of(weights: pretrained.Pretrained, *, is_workdir: bool = False) -> Use:
     """Returns what the model does, and code in which PATH stands for it."""
     use = USES[weights.head]
     if is_workdir:
-        return Use("reads values", _OF_RECORDS)
+        return Use("makes vectors of rows of values", _OF_RECORDS)
     if weights.sentence is not None:
         return _SENTENCES
     if weights.is_shifted:

@@ -23,6 +23,7 @@ from bertjax.tokenization import letters
 from bertjax.workdirs import reader, scalars
 
 SCRIPT_SHARE = 0.01  # scripts with fewer of the characters are not named
+LABELS_SHOWN = 30
 
 SHIFTED = (
     "**Shifted by one.** The logits of a masked token are at the position before it, not at its "
@@ -135,8 +136,10 @@ def _introduction(
         f"{article} {title} with {count:,} parameters ({layers} layers, hidden size {hidden}) that "
         f"{use.does}, written by bertjax {__version__}."
     )
-    if weights.labels:
-        yield f"Its labels are {', '.join(f'`{label}`' for label in weights.labels.values())}."
+    if weights.labels and not weights.is_regression:
+        shown = [f"`{' '.join(it.split())}`" for it in [*weights.labels.values()][:LABELS_SHOWN]]
+        more = f", ... ({len(weights.labels):,} in all)" * (len(weights.labels) > len(shown))
+        yield f"Its labels are {', '.join(shown)}{more}."
     if weights.vocabulary is not None:
         yield f"Language: {', '.join(languages) or 'not stated; its owner names it here'}."
 

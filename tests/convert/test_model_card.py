@@ -83,6 +83,14 @@ def test_converted_weights_have_no_training_to_tell(tmp_path):
     assert 'license: other\nlicense_name: "Ask: me first"\n---\n' in card
 
 
+def test_many_labels_are_cut_and_numbers_have_none():
+    made = weights.make("sequence_classification")
+    many = dataclasses.replace(made, labels={it: f"class\n{it}" for it in range(99)})
+    card = model_card.text(many)
+    assert "`class 0`, `class 1`," in card and "... (99 in all)" in card and "class 50" not in card
+    assert "labels" not in model_card.text(dataclasses.replace(made, is_regression=True))
+
+
 def test_a_card_tells_who_taught_the_model():
     config = smoke.get_config()
     run = model_card.Run(config, 2, {}, {}, None, teacher_sha256="abc123")
