@@ -16,7 +16,7 @@ from bertjax.data import contents, records, streams
 from bertjax.files import directories
 from bertjax.models import weight_masks
 from bertjax.training import monitor, preemption, run_log, starting
-from bertjax.workdirs import checkpoint
+from bertjax.workdirs import checkpoint, reader
 from configs import smoke
 from tests import small_records, stopping
 
@@ -350,7 +350,7 @@ def test_a_run_of_one_step_in_a_relative_workdir_logs_its_options_and_gives_sign
     assert "warm-up too long: The warm-up of 3 steps is longer than the run of 1" in caplog.text
 
 
-def test_the_end_of_a_run_names_its_model_and_the_records_to_evaluate_on(monkeypatch, caplog):
+def test_the_end_of_a_run_names_its_model_and_what_follows(monkeypatch, caplog, tmp_path):
     config = make_config("train", **{"data.eval_dir": "heldout"})
     data = types.SimpleNamespace(vocabulary=None)
     job = types.SimpleNamespace(data=data, last_step=8)
@@ -360,6 +360,16 @@ def test_the_end_of_a_run_names_its_model_and_the_records_to_evaluate_on(monkeyp
         run_log.end(run, pathlib.Path("w"), is_new=True)
     assert "Finished: the model of step 8 is in w" in caplog.text
     assert run_log._next_commands(run, "w")[0].endswith("--checkpoint=w --data=heldout")
+    (tmp_path / reader.START_FILE).touch()
+    caplog.clear()
+    with caplog.at_level("INFO", logger="absl"):
+        run_log.end(run, tmp_path / "run", is_new=True)  # start goes on
+    assert "Finished: " in caplog.text and "bertjax.evaluate" not in caplog.text
+    config.task = "finetuning"
+    for dataset, use in (("embeddings", "encode"), ("sequences", "generate"), ("glue", "predict")):
+        config.finetuning.dataset = dataset
+        assert run_log._next_commands(run, "w")[0].startswith(f"{use} --checkpoint=w")
+    config.task = "pretraining"
     data.vocabulary, config.model.language_embeddings = object(), 2
     first, *_, last = run_log._next_commands(run, "w")
     assert "--language=NAME" in first and last.endswith("--config.finetuning.language=NAME")

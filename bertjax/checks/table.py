@@ -28,6 +28,7 @@ RISE_NATS = 0.25  # from the best stretch to the end
 GROWTH = 3.0  # of the gradient norm, from the second quarter to the last
 HEAVY_TAIL = 5.0  # the largest gradient norm after the warm-up, by the median
 SLOW = 0.6  # of the tokens per second at the start
+LEAST_HOURS = 0.05  # of a run whose speed is judged
 LEAK_NATS = 0.15  # that a mean over few held-out batches may be lower by
 NATS_PER_DROPOUT = 3.0  # of training loss, for a dropout of 1; 0.3 nats at 0.1
 NATS_PER_MASK_RATE = 5.0  # of loss, from a mask rate of 0 to 1
@@ -105,11 +106,11 @@ def _guessed(run: runs.Run, of_set: str, scores: Mapping[str, float]) -> str | N
     loss = scores.get("loss", math.nan)
     if run.is_pretraining or labels < 2 or not loss > math.log(labels):
         return None
-    if not majority < accuracy < majority + NEAR_MAJORITY:
+    if baselines.ONLY_CLASS in scores or not accuracy < majority + NEAR_MAJORITY:
         return None
     return (
         f"{of_set}: loss is {loss:.4f}, above {math.log(labels):.4f} of equal shares of the "
-        f"{labels} classes, and accuracy {accuracy:.4f} is near majority_accuracy, {majority:.4f}"
+        f"{labels} classes, and accuracy is {accuracy:.4f}, majority_accuracy {majority:.4f}"
     )
 
 
@@ -187,7 +188,7 @@ def _reads(run: runs.Run) -> str:
 
 def _trivial(run: runs.Run) -> str | None:
     accuracy = _at_end(run, f"train/{run.main_loss.replace('loss', 'accuracy')}")
-    if not accuracy > TRIVIAL_ACCURACY:
+    if run.reads_values or not accuracy > TRIVIAL_ACCURACY:
         return None
     return (
         f"{accuracy:.1%} of the predicted tokens are right, more than text allows: the labels are "
@@ -237,7 +238,7 @@ def _rate_never_falls(run: runs.Run) -> str | None:
     rate = run.series("train/learning_rate")[1]
     # The peak of a short run may lie between two lines.
     peak = max(run.options["schedule.peak_learning_rate"], rate.max(initial=0))
-    if not run.is_finished or run.reads_values or not len(rate) or rate[-1] < 0.9 * peak:
+    if not run.is_finished or run.reads_values or len(rate) < 2 or rate[-1] < 0.9 * peak:
         return None
     if run.warmup_steps >= run.phase_ends[-1]:
         return None  # it still rises
@@ -284,7 +285,7 @@ def _throughput(run: runs.Run) -> str | None:
     begin = run.phase_ends[-2] if len(run.phase_ends) > 1 else 0
     in_last = speed[steps > begin]  # a phase of longer rows is slower
     quarter = len(in_last) // 4
-    if quarter < 3:
+    if quarter < 3 or run.last("hours") < LEAST_HOURS:
         return None
     # The fast lines of the end against the slow ones of the start: other jobs disturb for a while.
     first, last = np.nanpercentile(in_last[:quarter], 20), np.nanpercentile(in_last[-quarter:], 80)
@@ -440,7 +441,7 @@ def _shared_examples(run: runs.Run) -> str | None:
 def _pairs(run: runs.Run) -> str | None:
     name = f"train/{run.options['pretraining.pair_loss']}_loss"
     loss = _at_end(run, name)
-    if not run.is_finished or not loss > PAIR_CHANCE - 0.005:
+    if not run.is_finished or run.step < SHORT or not loss > PAIR_CHANCE - 0.005:
         return None
     return f"{name} ends at {loss:.3f} nats; a coin gets {PAIR_CHANCE:.3f}: pairs are not learnt"
 

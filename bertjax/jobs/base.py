@@ -40,7 +40,7 @@ class PhaseData:
     num_examples: examples of an epoch
     epoch_steps: steps of an epoch, if not all batches are full
     fill: share of the positions that hold tokens
-    chance_loss: name of a loss and its chance level
+    unigram_entropy: the best loss (nats) of tokens without any context
     languages: by name, how much of each language the whole phase reads
     """
 
@@ -48,7 +48,7 @@ class PhaseData:
     num_examples: int | None = None
     epoch_steps: float | None = None
     fill: float | None = None
-    chance_loss: tuple[str, float] | None = None
+    unigram_entropy: float | None = None
     languages: Mapping[str, mixtures.Part] = dataclasses.field(default_factory=dict)
 
     def epochs(self, steps: int, batch_size: int) -> float | None:

@@ -166,11 +166,12 @@ class PretrainingData(base.Data):
 
     def of_phase(self, phase: lengths.Phase) -> base.PhaseData:
         record_set, manifest = self.train_sets.get(phase.name), self._manifest(phase)
+        statistics = record_set.manifest.statistics if record_set else {}
         return base.PhaseData(
             lengths=self._buckets(phase) or (phase.max_seq_length,),
             num_examples=record_set.manifest.num_examples if record_set else None,
             fill=manifest.statistics.get("fill") if manifest else None,
-            chance_loss=self._chance_loss(phase),
+            unigram_entropy=statistics.get("unigram_entropy"),
             languages=self._languages(phase),
         )
 
@@ -192,14 +193,6 @@ class PretrainingData(base.Data):
             )
             for name, feature in sorted(features.items())
         }
-
-    def _chance_loss(self, phase: lengths.Phase) -> tuple[str, float] | None:
-        """Returns the masked tokens' unigram entropy: the best loss without any context."""
-        if phase.name not in self.train_sets:
-            return None
-        entropy = self.train_sets[phase.name].manifest.statistics.get("unigram_entropy")
-        objective = tasks.OBJECTIVES[self.config.pretraining.objective]
-        return None if entropy is None else (objective.token_loss, entropy)
 
     def _features(self, phase: lengths.Phase) -> dict[str, records.Feature]:
         """Returns the features of a phase's batches, stored or drawn as they are read.

@@ -18,9 +18,9 @@ import ml_collections
 from bertjax import config as config_lib
 from bertjax.files import atomic, directories, json_text
 from bertjax.tokenization import wordpiece
-from bertjax.workdirs import checkpoint
+from bertjax.workdirs import checkpoint, reader
 
-OPTIONS_FILE = "start.json"
+OPTIONS_FILE = reader.START_FILE
 RUN = "run"
 # Options that the training alone reads: others may be given while there is no run.
 OF_TRAINING = ("hours",)

@@ -61,7 +61,8 @@ def start(run: program.Program, workdir: epath.Path) -> None:
             f", {phase.details}" if phase.details else "",
         )  # fmt: skip
         data = run.job.data.of_phase(phase)
-        if epochs := data.epochs(phase.num_steps, phase.global_batch_size):
+        epochs = data.epochs(phase.num_steps, phase.global_batch_size)
+        if epochs and run.config.task == "pretraining":  # a finetuning has logged its own
             logging.info(
                 "%s: %s examples: %.3g epochs", phase.title, f"{data.num_examples:,}", epochs
             )
@@ -129,10 +130,11 @@ def end(run: program.Program, workdir: epath.Path, *, is_new: bool) -> None:
             workdir, "\n  ".join(faults),
         )  # fmt: skip
     done = "Finished" if is_new else "This run was finished already, nothing was trained"
-    logging.info(
-        "%s: the model of step %d is in %s\nWhat next:\n  %s",
-        done, run.job.last_step, workdir, "\n  ".join(_next_commands(run, workdir)),
-    )  # fmt: skip
+    following = ""
+    if not (workdir.parent / reader.START_FILE).exists():  # whose page goes on
+        commands = (f"\n  python -m bertjax.{it}" for it in _next_commands(run, workdir))
+        following = f"\nWhat next:{''.join(commands)}"
+    logging.info("%s: the model of step %d is in %s%s", done, run.job.last_step, workdir, following)
 
 
 def _faults(workdir: epath.Path) -> Iterator[str]:
@@ -148,41 +150,38 @@ def _faults(workdir: epath.Path) -> Iterator[str]:
             yield f"{name}: {sentence}"
 
 
+# config.finetuning.dataset -> the program that uses such a model; other models predict.
+_USES = {
+    "embeddings": "encode --checkpoint={} < LINES > VECTORS.npz",
+    "sequences": "generate --checkpoint={} < LINES",
+    "values": "predict --checkpoint={} --records=RECORDS",
+}
+
+
 def _next_commands(run: program.Program, workdir: epath.Path) -> list[str]:
-    export = f"python -m bertjax.convert --from={workdir} --to=DIR   (for transformers)"
-    reads_tokens = run.config.model.embeddings in encoder_config.OF_TOKENS
+    """Returns commands of bertjax that a model of this run is for."""
+    config, vocabulary = run.config, run.job.data.vocabulary
+    reads_tokens = config.model.embeddings in encoder_config.OF_TOKENS
+    left_to_right = config.model.left_to_right
+    exports = [f"convert --from={workdir} --to=DIR   (for transformers)"]
+    if config.task == "finetuning":
+        use = _USES.get(config.finetuning.dataset, "predict --checkpoint={} < EXAMPLES.jsonl")
+        return [use.format(workdir), *(exports if reads_tokens else [])]
     # Few families have models that read from left to right, or no tokens.
-    left_to_right = run.config.model.left_to_right
-    exports = [] if (left_to_right or not reads_tokens) and _of_run(run) else [export]
-    if run.config.task == "finetuning":
-        given = "< EXAMPLES.jsonl" if reads_tokens else "--records=RECORDS"
-        exports = [export] if reads_tokens else exports
-        return [f"python -m bertjax.predict --checkpoint={workdir} {given}", *exports]
-    records = run.config.data.eval_dir or "RECORDS"
-    commands = [f"python -m bertjax.evaluate --checkpoint={workdir} --data={records}", *exports]
+    if (left_to_right or not reads_tokens) and _of_run(run):
+        exports = []
+    evaluation = f"evaluate --checkpoint={workdir} --data={config.data.eval_dir or 'RECORDS'}"
+    finetune = f"train --config={{}} --config.init_from={workdir} --workdir=DIR "
+    finetune += f"--config.finetuning.train_file={'FILE' if reads_tokens else 'RECORDS'}"
     if not reads_tokens:
-        commands.append(
-            f"python -m bertjax.train --config=values --config.init_from={workdir} --workdir=DIR "
-            "--config.finetuning.train_file=RECORDS"
-        )
-    if tasks.OBJECTIVES[run.config.pretraining.objective].reads_sequences:
-        commands.append(
-            f"python -m bertjax.train --config=bert2bert --config.init_from={workdir} "
-            "--workdir=DIR --config.finetuning.train_file=FILE"
-        )
-    elif run.job.data.vocabulary is not None:
-        reads_languages = run.config.model.language_embeddings > 0
-        language = " --language=NAME" if reads_languages else ""
-        asked = (
-            f"score --checkpoint={workdir}{language} < LINES"
-            if left_to_right
-            else f"fill_mask --checkpoint={workdir}{language} 'TEXT with [MASK]'"
-        )
-        commands.insert(0, f"python -m bertjax.{asked}")
-        options = " --config.finetuning.pooling=last" if left_to_right else ""
-        options += " --config.finetuning.language=NAME" if reads_languages else ""
-        commands.append(
-            f"python -m bertjax.train --config=classification --config.init_from={workdir} "
-            f"--workdir=DIR --config.finetuning.train_file=FILE{options}"
-        )
-    return commands
+        return [evaluation, *exports, finetune.format("values")]
+    if tasks.OBJECTIVES[config.pretraining.objective].reads_sequences:
+        return [evaluation, *exports, finetune.format("bert2bert")]
+    if vocabulary is None:
+        return [evaluation, *exports]
+    has_languages = config.model.language_embeddings > 0
+    model = f"--checkpoint={workdir}{' --language=NAME' * has_languages}"
+    use = f"score {model} < LINES" if left_to_right else f"fill_mask {model} 'TEXT with [MASK]'"
+    options = " --config.finetuning.pooling=last" * left_to_right
+    options += " --config.finetuning.language=NAME" * has_languages
+    return [use, evaluation, *exports, finetune.format("classification") + options]

@@ -300,8 +300,8 @@ def monitor_options(run: program.Program) -> monitor.MonitorOptions:
 
 def _faults(run: program.Program, lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yields the faults of a run that goes on, by its lines of metrics.jsonl."""
-    chance = run.job.data.of_phase(run.job.phases[-1]).chance_loss
-    data = runs.DataFacts(unigram_entropy=chance[1] if chance else None)
+    of_last = run.job.data.of_phase(run.job.phases[-1])
+    data = runs.DataFacts(unigram_entropy=of_last.unigram_entropy)
     of_run = runs.of_config(run.config, run.job.phases, lines, data=data)
     yield from table.faults(of_run, table.MEANWHILE)
 

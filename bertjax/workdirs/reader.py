@@ -26,6 +26,7 @@ from bertjax.workdirs import checkpoint
 VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir
 TRAINING_DATA_DIRECTORY = "training_data"  # in the workdir: contents.npz of the training records
 RESULTS_FILE = "results.json"  # of several trainings: their scores
+START_FILE = "start.json"  # of `bertjax start`, in the folder of the workdir
 CONFIG_FILE = "config.json"  # for people: programs read the config in the checkpoint
 
 

@@ -91,7 +91,7 @@ def test_each_phase_reads_the_records_of_its_length(directories):
         batch = next(job.data.train_batches(phase, start_step=phase.first_step, rows=None))
         assert batch["input_ids"].shape == (batch_size, length)
         assert job.data.train_sets[phase.name].directory.name == f"records_{length}"
-        assert job.data.of_phase(phase).chance_loss == ("mlm_loss", pytest.approx(np.log(90)))
+        assert job.data.of_phase(phase).unigram_entropy == pytest.approx(np.log(90))
     assert jobs.train_flops(job, job.phases[0]) != jobs.train_flops(job, job.phases[1])
     assert isinstance(job, jobs.Job)
 
@@ -406,7 +406,7 @@ def test_synthetic_data_has_batches_and_neither_vocabulary_nor_evaluation():
     config.model.language_embeddings = 2
     batch = next(pretraining.open_job(config).data.train_batches(phase, start_step=0, rows=None))
     assert batch["language"].shape == (config.global_batch_size,)
-    assert job.data.of_phase(phase).chance_loss is None and not job.evaluation.sets
+    assert job.data.of_phase(phase).unigram_entropy is None and not job.evaluation.sets
     assert job.data.identity()["tokenizer_sha256"] is None
     assert job.data.vocabulary is None
     for given in (["train_dir"], ["eval_dir"], ["train_dir", "eval_dir"]):  # would not be read
