@@ -46,7 +46,7 @@ HEADS = ("classifier", "span_head")
 FEW_UPDATES, MANY_UPDATES = 20, 100  # of a finetuning
 SHARED = 0.1  # of the lines of an evaluation file
 UNTAUGHT, RISEN = 0.97, 1.1  # of the training loss at the start, or more at the end
-NEAR_MAJORITY = 0.1  # of accuracy
+NEAR_MAJORITY, LEAST_CORRELATION = 0.1, 0.1  # of accuracy, of numbers
 UNUSUAL = 8.0  # times the usual learning rate, or a share of it
 OFF_SPREADS, OFF_NATS = 5.0, 0.2  # from a reference curve, whichever is more
 
@@ -100,7 +100,9 @@ def _judged(run: runs.Run) -> dict[str, dict[str, float]]:
 
 
 def _guessed(run: runs.Run, of_set: str, scores: Mapping[str, float]) -> str | None:
-    """Returns a sentence on classes that a finetuning guesses, as after shuffled labels."""
+    """Returns a sentence on labels that a finetuning guesses, as after they were shuffled."""
+    if (correlation := scores.get("pearson", 1.0)) < LEAST_CORRELATION:
+        return f"{of_set}: pearson is {correlation:.4f}, where numbers at random have 0"
     labels = len(run.options["finetuning.labels"])
     accuracy, majority = (scores.get(it, math.nan) for it in ("accuracy", "majority_accuracy"))
     loss = scores.get("loss", math.nan)

@@ -178,6 +178,7 @@ def test_a_fault_of_a_finetuning_is_named_with_its_figures(name):
     ("scores", "is_learnt"),
     [
         ({"accuracy": 0.55}, False),
+        ({"pearson": -0.02}, False),
         ({"accuracy": 0.5, "loss": 0.71, "macro_f1": 0.5, "majority_macro_f1": 0.3}, False),
         ({"accuracy": 0.6, "loss": 0.6}, True),
         ({"accuracy": 0.8, "loss": 1.4}, True),  # sure of itself, and mostly right
