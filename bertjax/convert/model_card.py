@@ -87,12 +87,12 @@ def text(
     Use, scores and data come first, options and sizes last. The card of a
     workdir is one of a model of values, which may belong to no family of weights.
     """
-    use = card_examples.use_of(weights, is_workdir=is_workdir)
+    does, code = card_examples.use_of(weights, is_workdir=is_workdir)
     languages = _languages(run)
     parts = [*_front_matter(weights, license, languages, is_workdir), ""]
-    parts += [*_introduction(weights, use, languages, is_workdir), "", "## Use", ""]
-    language = "bash" if use.code.startswith("python -m") else "python"
-    parts += [f"```{language}", use.code, "```", "", _PATH]
+    parts += [*_introduction(weights, does, languages, is_workdir), "", "## Use", ""]
+    language = "bash" if code.startswith("python -m") else "python"
+    parts += [f"```{language}", code, "```", "", _PATH]
     if weights.is_shifted:
         parts += ["", SHIFTED]
     if weights.sentence is not None:
@@ -120,7 +120,7 @@ _NO_LICENSE = (
 
 
 def _introduction(
-    weights: pretrained.Pretrained, use: card_examples.Use, languages: list[str], is_workdir: bool
+    weights: pretrained.Pretrained, does: str, languages: list[str], is_workdir: bool
 ) -> Iterator[str]:
     """Yields what the model is."""
     title = "model of values" if is_workdir else weights.family.title
@@ -129,12 +129,12 @@ def _introduction(
     of_class = (weights.head, weights.config.pooler)
     params = weights.params.items()
     count = sum(x.size for path, x in params if is_workdir or heads.is_of_class(path, *of_class))
-    yield f"# {title[0].upper()}{title[1:]} that {use.does}"
+    yield f"# {title[0].upper()}{title[1:]} that {does}"
     yield ""
     layers, hidden = weights.config.num_hidden_layers, weights.config.hidden_size
     yield (
         f"{article} {title} with {count:,} parameters ({layers} layers, hidden size {hidden}) that "
-        f"{use.does}, written by bertjax {__version__}."
+        f"{does}, written by bertjax {__version__}."
     )
     if weights.labels and not weights.is_regression:
         shown = [f"`{' '.join(it.split())}`" for it in [*weights.labels.values()][:LABELS_SHOWN]]
