@@ -166,11 +166,14 @@ class SequenceReader(base.Reader):
         rows = feature_sets.text_rows(first, self.tokenizer, max_seq_length=length)
         if not examples or len(examples[0].texts) == 1:
             return rows
-        columns = self._targets([it.texts[1] for it in examples])
+        columns = self._targets([it.texts[1] for it in examples], examples[0].source)
         return dataclasses.replace(rows, columns=columns)
 
-    def _targets(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
-        """Returns [CLS] and the targets, and the tokens after each of these."""
+    def _targets(self, texts: Sequence[str], place: str) -> dict[str, np.ndarray]:
+        """Returns [CLS] and the targets, and the tokens after each of these.
+
+        `place` is the line of the first one.
+        """
         most, known = self.options.max_target_length, self.tokenizer
         ids, lengths = known.encode_flat(texts)
         kept = np.minimum(lengths, most - 1)
@@ -183,6 +186,19 @@ class SequenceReader(base.Reader):
         labels = np.full((len(texts), most), batches.NOT_SCORED, np.int32)
         inputs[:, 0] = known.cls_id
         starts = np.cumsum(lengths) - lengths
+        is_unknown = np.array(ids) == known.unk_id
+        unknown = [
+            row
+            for row, (start, size) in enumerate(zip(starts, lengths, strict=True))
+            if is_unknown[start : start + size].any()
+        ]
+        if unknown:
+            logging.warning(
+                "%d of %d targets (%.1f%%; the first row is %s) have words that the vocabulary "
+                "cannot spell, such as %r: no prediction can equal them. Train a vocabulary on "
+                "such texts", len(unknown), len(texts), 100 * len(unknown) / len(texts), place,
+                texts[unknown[0]],
+            )  # fmt: skip
         for row, (start, whole, size) in enumerate(zip(starts, lengths, kept, strict=True)):
             inputs[row, 1 : size + 1] = labels[row, :size] = ids[start : start + size]
             # A target that is cut does not end there: nothing says what follows.
@@ -246,8 +262,8 @@ class SequenceScorer(base.Scorer):
         (most_frequent, _), *_ = collections.Counter(references).most_common(1) or [("", 0)]
         by_rule = {
             "most_frequent": [most_frequent] * len(references),
-            "first_words": self._spelled(first)[0],
-            "source": self._spelled(sources)[0],
+            "first_words": self._spelled(first),
+            "source": self._spelled(sources),
         }
         return {
             f"{rule}_{score}": value
@@ -261,13 +277,7 @@ class SequenceScorer(base.Scorer):
         What it cannot spell stays as in the file, so that no prediction equals it.
         """
         texts, path = [it.texts[1] for it in self.reader.examples(name)], self.reader.file(name)
-        spelled, unknown = self._spelled(texts)
-        if unknown:
-            logging.warning(
-                "%d of %d targets of %s (%.1f%%) have words that the vocabulary cannot spell, the "
-                "first %r: no prediction can equal them. A vocabulary of such texts spells them",
-                len(unknown), len(texts), path, 100 * len(unknown) / len(texts), texts[unknown[0]],
-            )  # fmt: skip
+        spelled = self._spelled(texts)
         for sentence in dict.fromkeys(it.unread(spelled) for it in self.by_name.values()):
             if sentence:
                 logging.warning("%s: %s", path, sentence)
@@ -275,15 +285,13 @@ class SequenceScorer(base.Scorer):
             logging.info("%s: %s", note, value)
         return spelled
 
-    def _spelled(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
-        """Returns texts as the vocabulary spells them, and the numbers of those that it cannot."""
+    def _spelled(self, texts: Sequence[str]) -> list[str]:
+        """Returns texts as the vocabulary spells them, but for words that it cannot spell."""
         known = self.reader.tokenizer
-        ids = known.encode_batch(texts)
-        unknown = [number for number, it in enumerate(ids) if known.unk_id in it]
-        spelled = [known.decode(it) for it in ids]
-        for number in unknown:
-            spelled[number] = _with_unknown_words(known, texts[number])
-        return spelled, unknown
+        return [
+            _with_unknown_words(known, text) if known.unk_id in ids else known.decode(ids)
+            for text, ids in zip(texts, known.encode_batch(texts), strict=True)
+        ]
 
     def predictions(self, predicted: base.Predicted) -> list[base.Prediction]:
         texts, scores = self.texts(predicted.outputs), predicted.outputs["scores"].tolist()

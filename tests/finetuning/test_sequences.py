@@ -155,7 +155,8 @@ def test_words_that_the_vocabulary_cannot_spell_are_never_predicted(tmp_path, ca
     for row, it in zip(rows, ids, strict=True):
         row[: len(it)] = it
     assert scorer.scores("train", {"predictions": rows})["exact_match"] == 0.5
-    assert "1 of 2 targets" in caplog.text and "цветок" in caplog.text
+    reader.features("train")  # before the training
+    assert "1 of 2 targets (50.0%" in caplog.text and "цветок" in caplog.text
 
 
 def test_texts_that_rouge_cannot_read_are_warned_of(caplog):
@@ -198,7 +199,7 @@ def test_what_scores_do_not_read_is_said_once_a_run_with_the_signature(tmp_path,
     scorer = scorer_of(tmp_path, ["w1,w2", "w1,дом", "w1,w3"], text_scores=scores)
     for _ in range(2):
         all_of(scorer, "w2")
-    for said in ("1 of 3 targets", "bleu_tokenizer=zh", "ROUGE does not count", "|tok:13a|"):
+    for said in ("bleu_tokenizer=zh", "ROUGE does not count", "|tok:13a|"):
         assert len([it for it in caplog.messages if said in it]) == 1, said
     assert all("a.csv" in it for it in caplog.messages if "3 references" in it)
 
