@@ -337,8 +337,8 @@ def _scores(run: Run) -> Iterator[str]:
     at = "" if run.scores_step == run.step else " (not the step of these weights)"
     kind = "sets" if run.config.task == "finetuning" else "records"
     yield (
-        f"On held-out {kind}, at step {run.scores_step:,}{at}. A baseline is the score of a model "
-        "that reads no input."
+        f"On held-out {kind}, at step {run.scores_step:,}{at}. A baseline is the score of a rule "
+        "that has learnt nothing."
     )
     yield ""
     yield from _table(("metric", "value", "baseline"), list(_score_rows(run.scores)))
