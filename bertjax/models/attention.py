@@ -18,12 +18,16 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.models import layers, plain_attention, rotary
+from bertjax.models import layers, plain_attention, relative, rotary
 from bertjax.models.kernels import cudnn_attention, pallas_attention
 from bertjax.models.visibility import Visibility
 
 IMPLEMENTATIONS = ("auto", "xla", "pallas", "cudnn")
 TPU, CUDA = "tpu", "cuda"  # JAX's names of platforms
+
+# Makes the terms by distance of an attention, for rows of a length, with a key for dropout.
+TermsOf = Callable[["SelfAttention", int, PRNGKeyArray | None], relative.Terms]
+_OF_TABLE = 1  # folded into the key of an attention for its terms
 
 
 class SelfAttention(nnx.Module):
@@ -52,6 +56,7 @@ class SelfAttention(nnx.Module):
         rotary_base: rotary.Base | None = None,
         use_bias: bool = True,
         output_stddev: float | None = None,
+        num_terms: int = 1,
     ):
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
@@ -59,6 +64,7 @@ class SelfAttention(nnx.Module):
         self.window = window
         self.left_to_right = left_to_right
         self.rotary_base = rotary_base
+        self.num_terms = num_terms
 
         def dense(sigma: float = stddev) -> nnx.Linear:
             return layers.Dense(
@@ -80,12 +86,17 @@ class SelfAttention(nnx.Module):
         *,
         key: PRNGKeyArray | None = None,
         states: Float[Array, "batch places hidden"] | None = None,
+        terms_of: TermsOf | None = None,
     ) -> Float[Array, "batch length hidden"]:
-        """Returns the attention output; keys and values come from `states` (default: `hidden`)."""
+        """Returns the attention output; keys and values come from `states` (default: `hidden`).
+
+        `terms_of` makes the terms by distance of this layer (`relative`).
+        """
         batch, length, _ = hidden.shape
         with jax.named_scope("attention/projections"):
             query = self.scaled_query(hidden)
             keys, values = self.keys_and_values(hidden if states is None else states)
+            terms = terms_of and terms_of(self, length, layers.folded(key, _OF_TABLE))
         with jax.named_scope("attention/scores"):
             context = attend(
                 query,
@@ -96,12 +107,16 @@ class SelfAttention(nnx.Module):
                 key=key,
                 implementation=self.implementation,
                 rotary_base=self.rotary_base,
+                terms=terms,
             )
         with jax.named_scope("attention/projections"):
             return self.output(context.reshape(batch, length, -1))
 
     def weights(
-        self, hidden: Float[Array, "batch length hidden"], visible: Visibility
+        self,
+        hidden: Float[Array, "batch length hidden"],
+        visible: Visibility,
+        terms_of: TermsOf | None = None,
     ) -> Float[Array, "batch heads length length"]:
         """Returns the attention weights of each position, for inspection.
 
@@ -110,12 +125,13 @@ class SelfAttention(nnx.Module):
         """
         query, (keys, _) = self.scaled_query(hidden), self.keys_and_values(hidden)
         query, keys = rotary.both_turned(query, keys, visible.positions, self.rotary_base)
-        return plain_attention.weights(query, keys, self._narrowed(visible))
+        terms = terms_of and terms_of(self, hidden.shape[1], None)
+        return plain_attention.weights(query, keys, self._narrowed(visible), terms)
 
     def scaled_query(self, hidden: Array) -> Array:
         """Returns scaled queries [B, L, H, K] before rotary embedding."""
         query = self.query(hidden).reshape(*hidden.shape[:2], self.num_heads, -1)
-        return query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+        return query * jnp.asarray((self.num_terms * query.shape[-1]) ** -0.5, query.dtype)
 
     def keys_and_values(self, states: Array) -> tuple[Array, Array]:
         """Returns keys and values [B, S, H, K] before rotary embedding."""
@@ -136,6 +152,7 @@ def attend(
     key: PRNGKeyArray | None,
     implementation: str = "xla",
     rotary_base: rotary.Base | None = None,
+    terms: relative.Terms | None = None,
 ) -> Float[Array, "batch length heads head"]:
     """Returns the average of the `values` that are seen, weighted by softmax in float32.
 
@@ -155,16 +172,16 @@ def attend(
     rate = 0.0 if key is None else dropout_rate
     is_one_row = keys.shape[1] == length
     kernels = kernel_platforms(implementation, length, size, query.dtype, rate)
-    kernels = kernels if is_one_row else ()
+    kernels = kernels if is_one_row and terms is None else ()
     if not kernels:
         if is_one_row and implementation in _TAKEN:
-            _warn(implementation, length)
+            _warn(implementation, length, has_terms=terms is not None)
         with jax.named_scope("rotary"):
             query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)
         rotary_base = None
     seeds = layers.mask_seeds(key, (batch, heads)) if key is not None and rate else None
     options = _Options(rate, kernels, rotary_base)
-    return _attend(query, keys, values, visible, seeds, options)
+    return _attend(query, keys, values, terms, visible, seeds, options)
 
 
 def kernel_platforms(
@@ -191,14 +208,17 @@ _TAKEN = {
 }
 
 
+_NO_TERMS = "scores without terms of distances (config.model.relative)"
+
+
 @functools.cache
-def _warn(implementation: str, length: int) -> None:
+def _warn(implementation: str, length: int, *, has_terms: bool = False) -> None:
     # Not an error: lengths also come from buckets, evaluation and users' texts, and the results are
     # the same.
     logging.warning(
         "attention=%r has kernels for %s; attention over %d positions is computed as with "
         "attention='xla', which is slower.",
-        *(implementation, _TAKEN[implementation], length),
+        *(implementation, _NO_TERMS if has_terms else _TAKEN[implementation], length),
     )
 
 
@@ -210,22 +230,24 @@ class _Options(NamedTuple):
     rotary_base: rotary.Base | None
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
 def _attend(
     query: Array,
     keys: Array,
     values: Array,
+    terms: relative.Terms | None,
     visible: Visibility,
     seeds: layers.MaskSeeds | None,
     options: _Options,
 ) -> Array:
-    return _forward(query, keys, values, visible, seeds, options)[0]
+    return _forward(query, keys, values, terms, visible, seeds, options)[0]
 
 
 def _forward(
     query: Array,
     keys: Array,
     values: Array,
+    terms: relative.Terms | None,
     visible: Visibility,
     seeds: layers.MaskSeeds | None,
     options: _Options,
@@ -236,7 +258,7 @@ def _forward(
 
     def plain(query, keys, values, visible, seeds) -> tuple[Array, Array | None]:
         query, keys = rotary.both_turned(query, keys, visible.positions, base)
-        arguments = (query, keys, values, visible, seeds)
+        arguments = (query, keys, values, visible, seeds, terms)
         return plain_attention.context(*arguments, rate=rate), no_statistics
 
     def cudnn(*arguments: Any) -> tuple[Array, Array | None]:
@@ -245,24 +267,28 @@ def _forward(
     pallas = functools.partial(pallas_attention.context, rate=rate, rotary_base=base)
     arguments = (query, keys, values, visible, seeds)
     context, statistics = _by_platform(kernels, arguments, plain, pallas, cudnn)
-    return context, (*arguments, context, statistics)
+    return context, (terms, *arguments, context, statistics)
 
 
 def _backward(options: _Options, saved: tuple[Any, ...], grad: Array) -> tuple[Any, ...]:
     rate, kernels, base = options
+    terms, *saved = saved
 
     def plain(query, keys, values, visible, seeds, context, statistics, grad):
         turn = functools.partial(rotary.both_turned, positions=visible.positions, base=base)
         query, keys = turn(query, keys)
-        of_query, of_keys, of_values = plain_attention.gradients(
-            query, keys, values, visible, seeds, context, grad, rate=rate
+        of_query, of_keys, of_values, of_terms = plain_attention.gradients(
+            query, keys, values, visible, seeds, context, grad, terms, rate=rate
         )
-        return *turn(of_query, of_keys, back=True), of_values
+        return *turn(of_query, of_keys, back=True), of_values, of_terms
 
     def cudnn(query, keys, values, visible, seeds, context, statistics, grad):
-        return cudnn_attention.gradients(query, keys, values, visible, grad, rotary_base=base)
+        gradients = cudnn_attention.gradients(query, keys, values, visible, grad, rotary_base=base)
+        return *gradients, None
 
-    pallas = functools.partial(pallas_attention.gradients, rate=rate, rotary_base=base)
+    def pallas(*arguments):
+        return *pallas_attention.gradients(*arguments, rate=rate, rotary_base=base), None
+
     gradients = _by_platform(kernels, (*saved, grad), plain, pallas, cudnn)
     return *gradients, None, None
 

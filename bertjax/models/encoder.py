@@ -15,6 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from bertjax.models import (
+    attention,
     containers,
     embeddings,
     encoder_config,
@@ -23,6 +24,7 @@ from bertjax.models import (
     layers,
     parts,
     placement,
+    relative_tables,
     values,
     visibility,
 )
@@ -52,7 +54,7 @@ class Encoder(nnx.Module):
 
     `layers` are stored once, however often they are used. `uses` has for each layer of the depth
     the numbers of the stored layers that it applies in turn; None: each its own. A `final_norm`
-    follows the last layer.
+    follows the last layer. `relative` is the table of distances that all layers read.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Encoder(nnx.Module):
         remat: str,
         uses: Sequence[Sequence[int]] | None = None,
         final_norm: nnx.Module | None = None,
+        relative: nnx.Module | None = None,
     ):
         self.embeddings: Any = embeddings  # attributes depend on its kind
         self.layers = containers.List(layers)
@@ -70,6 +73,7 @@ class Encoder(nnx.Module):
         self.uses = tuple(map(tuple, once_each if uses is None else uses))
         self.remat = remat
         self.final_norm: Any = final_norm
+        self.relative: Any = relative
 
     def __call__(
         self,
@@ -111,10 +115,15 @@ class Encoder(nnx.Module):
         length. If a layer applies several stored layers, each has its weights.
         """
         hidden, visible, weights = self.embed(inputs), visibility.of(inputs), []
+        terms_of = self.terms_of()
         for number in itertools.chain.from_iterable(self.uses):
-            weights.append(self.layers[number].attention_weights(hidden, visible))
-            hidden = self.layers[number](hidden, visible)
+            weights.append(self.layers[number].attention_weights(hidden, visible, terms_of))
+            hidden = self.layers[number](hidden, visible, terms_of=terms_of)
         return weights
+
+    def terms_of(self) -> attention.TermsOf | None:
+        """Returns the function that makes a layer's terms by distance, None without a table."""
+        return self.relative and functools.partial(self.relative.terms, self.relative())
 
     def embed(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
@@ -132,12 +141,13 @@ class Encoder(nnx.Module):
     ) -> list[Float[Array, "batch length hidden"]]:
         """Returns `embedded` and then every layer's output; `key` is the key given to `embed`."""
         states = [placement.constrain(embedded, placement.DATA)]
+        terms_of = self.terms_of()
         for number, used in enumerate(self.uses, start=1):
 
             def apply(hidden, key, used=used):
                 keys = [key] if len(used) == 1 else layers.split(key, len(used))
                 for layer, its_key in zip(used, keys, strict=True):
-                    hidden = self.layers[layer](hidden, visible, key=its_key)
+                    hidden = self.layers[layer](hidden, visible, key=its_key, terms_of=terms_of)
                 return placement.constrain(hidden, placement.DATA)
 
             if self.remat != "none":
@@ -157,8 +167,15 @@ def make_encoder(config: EncoderConfig, *, rngs: nnx.Rngs) -> Encoder:
     stack = [make_layer(config, number=number, rngs=rngs) for number in range(stored)]
     is_open = config.layer in UNNORMALIZED
     final_norm = parts.norm(config, config.hidden_size) if is_open else None
-    uses = config.layer_uses
-    return Encoder(embedding, stack, remat=config.remat, uses=uses, final_norm=final_norm)
+    make_table = relative_tables.RELATIVE[config.relative]
+    return Encoder(
+        embedding,
+        stack,
+        remat=config.remat,
+        uses=config.layer_uses,
+        final_norm=final_norm,
+        relative=make_table and make_table(config, rngs=rngs),
+    )
 
 
 def make_bare(config: EncoderConfig, *, rngs: nnx.Rngs) -> nnx.Module:

@@ -149,6 +149,13 @@ class EncoderConfig(fields.EncoderFields):
                 "0 with position_embedding='rotary': there is no table of positions",
                 self.position_offset == 0,
             )
+        if self.relative == "disentangled":
+            yield (
+                "relative_span",
+                f"above relative_buckets / 2 + 1, {self.relative_buckets // 2 + 1}: farther "
+                "distances share rows",
+                self.relative_span > self.relative_buckets // 2 + 1,
+            )
         yield from self._embedding_requirements()
 
     def _embedding_requirements(self) -> Iterator[tuple[str, str, bool]]:
@@ -163,8 +170,11 @@ class EncoderConfig(fields.EncoderFields):
         )
         yield (
             "position_embedding",
-            "'learnt' or 'rotary' with embeddings='learnt'",
-            self.embeddings != "learnt" or self.position_embedding in ("learnt", "rotary"),
+            "'learnt' or 'rotary' with embeddings='learnt', or 'none' with terms of distances "
+            "(relative)",
+            self.embeddings != "learnt"
+            or self.position_embedding in ("learnt", "rotary")
+            or (self.position_embedding == "none" and self.relative != "none"),
         )
         if self.embeddings == "token_dropout":
             of_tokens = {"type_vocab_size": 0, "language_embeddings": 0, "embedding_size": 0}

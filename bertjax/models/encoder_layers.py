@@ -35,6 +35,7 @@ def attention_of(
         rngs=rngs,
         implementation=config.attention,
         use_bias=config.use_bias,
+        num_terms=3 if config.relative == "disentangled" else 1,
         **restrictions,
     )
 
@@ -69,11 +70,12 @@ class _Layer(nnx.Module):
         visible: Visibility,
         *,
         key: PRNGKeyArray | None = None,
+        terms_of: attention.TermsOf | None = None,
     ) -> Float[Array, "batch length hidden"]:
         keys = layers.split(key, 3)
 
         def attend(x: Array) -> Array:
-            return self.attention(x, visible, key=keys[0])
+            return self.attention(x, visible, key=keys[0], terms_of=terms_of)
 
         hidden = self.residual(hidden, attend, self.attention_norm, keys[1])
         return self.residual(hidden, self.feed, self.output_norm, keys[2])
@@ -90,10 +92,13 @@ class _Layer(nnx.Module):
             return feed_forwards.FEED_FORWARDS[self.feed_forward].apply(self, hidden)
 
     def attention_weights(
-        self, hidden: Float[Array, "batch length hidden"], visible: Visibility
+        self,
+        hidden: Float[Array, "batch length hidden"],
+        visible: Visibility,
+        terms_of: attention.TermsOf | None = None,
     ) -> Float[Array, "batch heads length length"]:
         """Returns `SelfAttention.weights` of the layer's input."""
-        return self.attention.weights(self._attention_input(hidden), visible)
+        return self.attention.weights(self._attention_input(hidden), visible, terms_of)
 
     def _attention_input(self, hidden: Array) -> Array:
         return hidden

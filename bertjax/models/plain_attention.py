@@ -7,6 +7,7 @@ the arguments are kept for the backward pass, which computes scores, softmax and
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bertjax.models import layers, visibility, weight_masks
+from bertjax.models import layers, relative, visibility, weight_masks
 from bertjax.models.visibility import Visibility
 
 # Longer rows are computed in blocks of queries, so that the number of scores in memory does not
@@ -42,6 +43,7 @@ def context(
     values: Array,
     visible: Visibility,
     seeds: layers.MaskSeeds | None,
+    terms: relative.Terms | None = None,
     *,
     rate: float,
 ) -> Array:
@@ -50,24 +52,28 @@ def context(
     if (window := _narrow_window(visible, length)) is not None:
         block_queries, near = _own(query, window), (_near(keys, window), _near(values, window))
         masks = _window_masks(query, visible, window, seeds, rate)
-        return _of_rows(_context(block_queries, *near, masks, rate), query)
+        added = _Added(terms, window)
+        return _of_rows(_context(block_queries, *near, masks, added, rate), query)
     if length <= MOST_AT_ONCE:
-        return _context(query, keys, values, _all_masks(query, keys, visible, seeds, rate), rate)
+        masks = _all_masks(query, keys, visible, seeds, rate)
+        return _context(query, keys, values, masks, _Added(terms, 0), rate)
     queries, masks_of = _query_blocks(query), _block_masks(query, keys, visible, seeds, rate)
 
     def of_block(block: tuple[Array, Array]) -> Array:
         number, its_query = block
-        return _context(its_query, keys, values, masks_of(number), rate)
+        added = _Added(terms, number * QUERY_BLOCK)
+        return _context(its_query, keys, values, masks_of(number), added, rate)
 
     blocks = jax.lax.map(of_block, (jnp.arange(len(queries)), queries))
     return _unblocked(blocks, length)
 
 
 def weights(
-    query: Array, keys: Array, visible: Visibility
+    query: Array, keys: Array, visible: Visibility, terms: relative.Terms | None = None
 ) -> Float[Array, "batch heads queries keys"]:
     """Returns the float32 weights by which the context averages the values, without dropout."""
-    return _probabilities(query, keys, _all_masks(query, keys, visible, None, 0.0))
+    masks = _all_masks(query, keys, visible, None, 0.0)
+    return _probabilities(query, keys, masks, _Added(terms, 0))
 
 
 def gradients(
@@ -78,14 +84,15 @@ def gradients(
     seeds: layers.MaskSeeds | None,
     context: Array,
     grad: Array,
+    terms: relative.Terms | None = None,
     *,
     rate: float,
-) -> tuple[Array, Array, Array]:
-    """Returns the gradients of query, keys and values from the context and its gradient."""
+) -> tuple[Array, Array, Array, relative.Terms | None]:
+    """Returns the gradients of query, keys, values and terms, from the context and its gradient."""
     # The barrier keeps the compiler from recognizing probabilities and mask of the forward pass,
     # and saving them.
-    query, keys, values, visible, seeds, context = jax.lax.optimization_barrier(
-        (query, keys, values, visible, seeds, context)
+    query, keys, values, visible, seeds, context, terms = jax.lax.optimization_barrier(
+        (query, keys, values, visible, seeds, context, terms)
     )
     length = query.shape[1]
     if (window := _narrow_window(visible, length)) is not None:
@@ -93,30 +100,51 @@ def gradients(
         near_values, of_values = jax.vjp(lambda x: _near(x, window), values)
         queries, contexts, grads = (_own(x, window) for x in (query, context, grad))
         masks = _window_masks(query, visible, window, seeds, rate)
-        by_block = _gradients(queries, near_keys, near_values, contexts, grads, masks, rate)
-        return _of_rows(by_block[0], query), of_keys(by_block[1])[0], of_values(by_block[2])[0]
+        arrays = (queries, near_keys, near_values, contexts, grads, masks)
+        by_block = _gradients(*arrays, _Added(terms, window), rate)
+        of_query = _of_rows(by_block[0], query)
+        return of_query, of_keys(by_block[1])[0], of_values(by_block[2])[0], by_block[3]
     if length <= MOST_AT_ONCE:
         masks = _all_masks(query, keys, visible, seeds, rate)
-        return _gradients(query, keys, values, context, grad, masks, rate)
+        return _gradients(query, keys, values, context, grad, masks, _Added(terms, 0), rate)
     masks_of = _block_masks(query, keys, visible, seeds, rate)
     blocks = tuple(map(_query_blocks, (query, context, grad)))
 
-    def of_block(sums: tuple[Array, Array], block: Any) -> tuple[tuple[Array, Array], Array]:
+    def of_block(sums: Any, block: Any) -> tuple[Any, Array]:
         number, (its_query, its_context, its_grad) = block
-        of_query, of_keys, of_values = _gradients(
-            its_query, keys, values, its_context, its_grad, masks_of(number), rate
-        )
-        return (sums[0] + of_keys, sums[1] + of_values), of_query  # the sums are float32
+        arrays = (its_query, keys, values, its_context, its_grad, masks_of(number))
+        of_query, *others = _gradients(*arrays, _Added(terms, number * QUERY_BLOCK), rate)
+        return jax.tree.map(jnp.add, sums, tuple(others)), of_query  # the sums are float32
 
-    zeros = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
+    summed = (keys, values, terms)
+    zeros = jax.tree.map(lambda it: jnp.zeros(it.shape, jnp.float32), summed)
     numbers = jnp.arange(len(blocks[0]))
-    (grad_keys, grad_values), grad_query = jax.lax.scan(of_block, zeros, (numbers, blocks))
+    sums, grad_query = jax.lax.scan(of_block, zeros, (numbers, blocks))
     of_query = _unblocked(grad_query, length)
-    return of_query, grad_keys.astype(keys.dtype), grad_values.astype(values.dtype)
+    return of_query, *jax.tree.map(lambda total, it: total.astype(it.dtype), sums, summed)
 
 
-def _context(query: Array, keys: Array, values: Array, masks: _Masks, rate: float) -> Array:
-    weights = _masked(_probabilities(query, keys, masks), masks)
+class _Added(NamedTuple):
+    """The terms that are added to the scores, and the distance of the first query and key."""
+
+    terms: relative.Terms | None
+    first: Any
+
+
+def _scores(query: Array, keys: Array, added: _Added) -> Array:
+    scores = jnp.einsum("BLHK,BSHK->BHLS", query, keys, preferred_element_type=jnp.float32)
+    return scores if added.terms is None else scores + _relative(query, keys, *added)
+
+
+def _relative(query: Array, keys: Array, terms: relative.Terms, first: Any) -> Array:
+    here = relative.between(terms, first, query.shape[1], keys.shape[1])
+    return relative.scores(query, keys, here)
+
+
+def _context(
+    query: Array, keys: Array, values: Array, masks: _Masks, added: _Added, rate: float
+) -> Array:
+    weights = _masked(_probabilities(query, keys, masks, added), masks)
     context = jnp.einsum(
         "BHLS,BSHK->BLHK", weights.astype(values.dtype), values, preferred_element_type=jnp.float32
     )
@@ -130,10 +158,11 @@ def _gradients(
     context: Array,
     grad: Array,
     masks: _Masks,
+    added: _Added,
     rate: float,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, Array, Array, relative.Terms | None]:
     scale = 1 / (1 - rate)
-    probabilities = _probabilities(query, keys, masks)
+    probabilities = _probabilities(query, keys, masks, added)
     weights = _masked(probabilities, masks).astype(values.dtype)
     grad_values = jnp.einsum("BHLS,BLHK->BSHK", weights, grad, preferred_element_type=jnp.float32)
     grad_weights = jnp.einsum("BLHK,BSHK->BHLS", grad, values, preferred_element_type=jnp.float32)
@@ -142,15 +171,21 @@ def _gradients(
     sums = (grad.astype(jnp.float32) * context.astype(jnp.float32)).sum(axis=-1)
     sums = jnp.swapaxes(sums, 1, 2)[..., None]
     grad_scores = probabilities * (_masked(grad_weights * scale, masks) - sums)
+    of_terms = None
+    more_query: Any = 0
+    more_keys: Any = 0
+    if added.terms is not None:
+        function = functools.partial(_relative, first=added.first)
+        _, pull = jax.vjp(function, query, keys, added.terms)
+        more_query, more_keys, of_terms = pull(grad_scores)
     grad_scores = grad_scores.astype(query.dtype)
-    grad_query = jnp.einsum("BHLS,BSHK->BLHK", grad_scores, keys)
-    grad_keys = jnp.einsum("BHLS,BLHK->BSHK", grad_scores, query)
-    return grad_query, grad_keys, (grad_values * scale).astype(values.dtype)
+    grad_query = jnp.einsum("BHLS,BSHK->BLHK", grad_scores, keys) + more_query
+    grad_keys = jnp.einsum("BHLS,BLHK->BSHK", grad_scores, query) + more_keys
+    return grad_query, grad_keys, (grad_values * scale).astype(values.dtype), of_terms
 
 
-def _probabilities(query: Array, keys: Array, masks: _Masks) -> Array:
-    scores = jnp.einsum("BLHK,BSHK->BHLS", query, keys, preferred_element_type=jnp.float32)
-    scores = jnp.where(masks.seen, scores, jnp.finfo(jnp.float32).min)
+def _probabilities(query: Array, keys: Array, masks: _Masks, added: _Added) -> Array:
+    scores = jnp.where(masks.seen, _scores(query, keys, added), jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1)
     if not masks.has_blind:
         return probabilities

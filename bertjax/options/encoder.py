@@ -129,6 +129,16 @@ class EncoderFields:
         "| none",
         choices=("learnt", "rotary", "sines", "sines_of_grid", "none"),
     )
+    relative: str = _field(
+        "none",
+        "terms of attention by distance: none | t5_bias (MPNet) | disentangled (DeBERTa)",
+    )
+    relative_buckets: int = _field(
+        256, "disentangled: distances in one direction with a row of their own", between(4, 10_000)
+    )
+    relative_span: int = _field(
+        512, "disentangled: longer distances share the last row", between(8, 10_000_000)
+    )
     rotary_base: float = _field(10_000.0, "rotary: larger for longer texts", read=(ROTARY,))
     local_rotary_base: float = _field(
         0.0,
