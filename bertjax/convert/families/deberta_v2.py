@@ -54,7 +54,6 @@ WITHOUT_EFFECT = base.BOOKKEEPING | {
 _BODY, _LAYER = "deberta", bert.LAYER
 _HF_LAYER = f"{_BODY}.encoder.layer.{{layer}}"
 _THEIRS = {
-    "bert.pooler.": "pooler.",
     "bert.": f"{_BODY}.",
     ".attention.self.query.": ".attention.self.query_proj.",
     ".attention.self.key.": ".attention.self.key_proj.",
@@ -65,7 +64,10 @@ TENSORS: tuple[Name, ...] = (
     *(
         entry
         for entry in names.renamed(bert.TENSORS, _THEIRS)
-        if not entry.ours.startswith("nsp_head.")
+        if not entry.ours.startswith(("nsp_head.", "pooler."))
+    ),
+    *names.torch_dense(
+        *("pooler.dense", "pooler.dense"), heads=("sequence_classification", "multiple_choice")
     ),
     Name(f"{_BODY}.encoder.rel_embeddings.weight", "encoder.relative.table.embedding"),
     *names.torch_norm(f"{_BODY}.encoder.LayerNorm", "encoder.relative.norm"),
@@ -139,7 +141,7 @@ FAMILY = base.Family(
         "cls.predictions.decoder.weight": f"{_BODY}.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    traits={"relative": "disentangled"},
+    traits={"relative": "disentangled", "pooler_act": "gelu"},
     read=in_full,
     restated=in_theirs,
 )

@@ -29,6 +29,7 @@ SIZES = {
     "electra": {"embedding_size": 8},
     "modernbert": {"window": 3, "global_every": 2, "rotary_base": 160.0, "local_rotary_base": 9.0},
     "xlm": {"language_embeddings": 3},
+    "deberta-v2": {"relative_buckets": 8, "relative_span": 40},
     "esm": {"mask_id": 5},
     "vit_mae": {"value_width": 12, "max_position_embeddings": 17},
 }
