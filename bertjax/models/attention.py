@@ -272,7 +272,7 @@ def _forward(
 
 def _backward(options: _Options, saved: tuple[Any, ...], grad: Array) -> tuple[Any, ...]:
     rate, kernels, base = options
-    terms, *saved = saved
+    terms, arrays = saved[0], saved[1:]
 
     def plain(query, keys, values, visible, seeds, context, statistics, grad):
         turn = functools.partial(rotary.both_turned, positions=visible.positions, base=base)
@@ -289,7 +289,7 @@ def _backward(options: _Options, saved: tuple[Any, ...], grad: Array) -> tuple[A
     def pallas(*arguments):
         return *pallas_attention.gradients(*arguments, rate=rate, rotary_base=base), None
 
-    gradients = _by_platform(kernels, (*saved, grad), plain, pallas, cudnn)
+    gradients = _by_platform(kernels, (*arrays, grad), plain, pallas, cudnn)
     return *gradients, None, None
 
 

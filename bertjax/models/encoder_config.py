@@ -257,8 +257,9 @@ class EncoderConfig(fields.EncoderFields):
         """Returns the matrix-multiplication FLOPs of one sequence's forward pass.
 
         Two per multiply-add: the four projections, the two attention products over the positions
-        that a layer's window leaves of `length`, the dense layers, and the projection of factorized
-        embeddings. Lookups, normalization and softmax are not counted.
+        that a layer's window leaves of `length`, the terms by distance, the dense layers, and the
+        projection of factorized embeddings. Lookups, normalization and softmax are not counted, nor
+        the projections of a table of distances, once a batch.
         """
         products_of = CHOICES["feed_forward"][self.feed_forward].num_products
         dense = products_of * self.intermediate_size
@@ -268,6 +269,8 @@ class EncoderConfig(fields.EncoderFields):
             window = self.window_of(layer)
             seen = length if window is None else min(length, 2 * window + 1)
             attention = 2 * seen * self.hidden_size
+            if self.relative == "disentangled":  # a row for each distance, in both terms
+                attention += 2 * (2 * length - 1) * self.hidden_size
             products += self.inner_group_num * (projections + attention)
         if self.projects_embeddings:
             products += self.embedding_width * self.hidden_size

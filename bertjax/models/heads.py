@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -26,7 +28,7 @@ class Pooler(nnx.Module):
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         is_normed = config.pooler == "normed"
-        of_head = {"is_output": is_normed, "is_of_head": True}
+        of_head: Any = {"is_output": is_normed, "is_of_head": True}
         self.dense = parts.dense(
             config, config.hidden_size, config.hidden_size, **of_head, rngs=rngs
         )
@@ -51,7 +53,7 @@ class MlmHead(nnx.Module):
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.has_transform = config.mlm_transform
         if self.has_transform:
-            of_head = {"is_output": True, "is_of_head": True}
+            of_head: Any = {"is_output": True, "is_of_head": True}
             self.dense = parts.dense(
                 config, config.hidden_size, config.embedding_width, **of_head, rngs=rngs
             )

@@ -133,7 +133,9 @@ class _Added(NamedTuple):
 
 def _scores(query: Array, keys: Array, added: _Added) -> Array:
     scores = jnp.einsum("BLHK,BSHK->BHLS", query, keys, preferred_element_type=jnp.float32)
-    return scores if added.terms is None else scores + _relative(query, keys, *added)
+    if added.terms is None:
+        return scores
+    return scores + _relative(query, keys, added.terms, added.first)
 
 
 def _relative(query: Array, keys: Array, terms: relative.Terms, first: Any) -> Array:

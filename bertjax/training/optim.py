@@ -326,7 +326,8 @@ def rate_multipliers(
     """Returns every parameter's multiple of the learning rate, as a tree of floats.
 
     In an encoder of L layers, counted from 0, layer i has layer_decay ** (L - i) and the embeddings
-    have layer_decay ** (L + 1); the pooler and a norm behind the last layer have 1. Heads, which
+    and the table of distances have layer_decay ** (L + 1); the pooler and a norm behind the last
+    layer have 1. Heads, which
     start from nothing, have head_multiplier. LoRA's factors count as the kernels that they change.
     `uses` describes encoders that share layers (`parameters.layer_uses`): a shared layer has the
     mean over the depths at which it is used.
@@ -346,7 +347,7 @@ def rate_multipliers(
             if layer := re.match(re.escape(f"{path}.layers.") + r"(\d+)\.", name):
                 depths = [depth for depth, used in enumerate(used_at) if int(layer[1]) in used]
                 return sum(options.layer_decay ** (len(used_at) - i) for i in depths) / len(depths)
-            if parameters.is_within(name, [f"{path}.embeddings"]):
+            if parameters.is_within(name, [f"{path}.embeddings", f"{path}.relative"]):
                 return options.layer_decay ** (len(used_at) + 1)
         return 1.0 if parameters.is_within(name, bodies) else options.head_multiplier
 

@@ -1,4 +1,4 @@
-"""Claims about terms of attention by distance, beside their definition in float64."""
+"""Claims about terms of attention by distance, compared with their definition in float64."""
 
 import dataclasses
 import math

@@ -75,7 +75,7 @@ TENSORS: tuple[Name, ...] = (
 
 
 def in_full(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields with those that follow from others; refuses what is computed otherwise."""
+    """Returns the fields with those that follow from others; refuses other forms of attention."""
     wrong = [
         faults.wrong(name, fields.get(name, "not given"), f"{value!r}, as in DeBERTa-v3")
         for name, value in STATED.items()
@@ -132,7 +132,7 @@ FAMILY = base.Family(
     prefix=f"{_BODY}.",
     tokenizer=TOKENIZER,
     older=(
-        # Of legacy=False and of microsoft/DeBERTa.
+        # The names with legacy=False, and in microsoft/DeBERTa.
         (r"^lm_predictions\.lm_head\.(dense|LayerNorm)\.", r"cls.predictions.transform.\1."),
         (r"^lm_predictions\.lm_head\.bias$", "cls.predictions.bias"),
     ),
