@@ -564,9 +564,10 @@ def _take_projections(
 def abstract(config: ml_collections.ConfigDict) -> base.Job:
     """Returns the job of a config whose model sizes are known, without weights and without data.
 
-    Labels that are not given are taken to be two; the steps are those of the config's phase.
+    Labels that are not given are taken to be two, and open options are BERT-base's; the steps are
+    those of the config's phase.
     """
-    config = base.unfrozen(config)
+    config = finetuning_rates.as_of_base(base.unfrozen(config))
     if not config.model.vocab_size and config.model.embeddings in encoder_config.OF_TOKENS:
         must = "given, as config.init_from is not read"
         step = "--config.model.vocab_size=ENTRIES"
