@@ -211,3 +211,19 @@ def test_a_search_without_beams_drops_the_options_of_beams_that_the_model_has():
 def test_sampling_needs_keys(model, batch):
     with pytest.raises(ValueError, match="keys is None"):
         generation.generate(model, batch, generation.Search(**SEARCH, sampling=True))
+
+
+def test_a_search_that_never_stops_early_compares_at_the_greatest_length():
+    ended = (jnp.zeros((1, 1, 3)), jnp.array([[-0.5]]), jnp.array([[True]]))
+    can = {
+        stops: bool(
+            generation._can_improve(
+                jnp.array([[-6.0]]),
+                ended,
+                jnp.int32(2),
+                generation.Search(**SEARCH, beams=2, length_penalty=3.0, early_stopping=stops),
+            )[0, 0]
+        )
+        for stops in (False, "never")
+    }
+    assert can == {False: False, "never": True}  # -6 / 2**3 and -6 / 7**3
