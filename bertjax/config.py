@@ -159,7 +159,6 @@ def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(value, Mapping)
         }
 
-    saved = _with_text(saved)
     whole = over({**default_config().to_dict(), "phases": {}}, saved)
     phases = {name: over(phase_config().to_dict(), it) for name, it in saved["phases"].items()}
     return whole | {"phases": phases}
@@ -168,18 +167,7 @@ def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
 def type_faults(saved: Any) -> Iterator[ValueError]:
     """Yields the options of a saved config that are of another type than their defaults."""
     defaults = {**default_config().to_dict(), "phases": {"*": phase_config().to_dict()}}
-    return schema.faults(_with_text(saved), schema.of(defaults), "config")
-
-
-def _with_text(saved: Any) -> Any:
-    """Returns a saved config whose early_stopping is a text: it was True or False at first."""
-    try:
-        stops = saved["finetuning"]["early_stopping"]
-    except (LookupError, TypeError):
-        return saved
-    if not isinstance(stops, bool):
-        return saved
-    return {**saved, "finetuning": {**saved["finetuning"], "early_stopping": str(stops).lower()}}
+    return schema.faults(saved, schema.of(defaults), "config")
 
 
 def _tupled(value: Any) -> Any:
