@@ -74,6 +74,10 @@ DEBERTA = {
     **{"pooler_hidden_size": 15, "max_position_embeddings": 9},
 }
 FIELDS["deberta-v2"] = SIZES | DEBERTA
+FIELDS["mpnet"] = SIZES | {
+    **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    **{"max_position_embeddings": 15, "layer_norm_eps": 1e-5},
+}
 FIELDS["nomic_bert"] = SIZES | {"hidden_size": 18, "attn_implementation": "eager"}
 # ALBERT with several groups, layers in a row, embeddings as wide as the layers, erf.
 GROUPS = {
@@ -91,6 +95,10 @@ HEADS = {
     ),
     "modernbert": ("masked_lm", "none", "sequence_classification", "question_answering"),
     "modernbert-decoder": ("causal_lm", "none"),
+    "mpnet": (
+        *("masked_lm", "none", "sequence_classification", "token_classification"),
+        *("question_answering", "multiple_choice"),
+    ),
     "nomic_bert": ("masked_lm", "none", "sequence_classification", "token_classification"),
     "roberta": ("masked_lm", "none", "sequence_classification", "token_classification"),
     "xlm": ("masked_lm", "none", "token_classification", "question_answering"),

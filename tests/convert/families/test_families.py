@@ -201,6 +201,23 @@ RELEASED = {
         "use_cache": True, "use_flash_attn": True, "use_rms_norm": False, "use_xentropy": True,
         "vocab_size": 30528,
     },
+    "mpnet": {
+        "architectures": ["MPNetForMaskedLM"], "attention_probs_dropout_prob": 0.1,
+        "bos_token_id": 0, "eos_token_id": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+        "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "mpnet",
+        "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1,
+        "relative_attention_num_buckets": 32, "vocab_size": 30527,
+    },
+    "deberta-v2": {
+        "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+        "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-07, "max_position_embeddings": 512, "max_relative_positions": -1,
+        "model_type": "deberta-v2", "norm_rel_ebd": "layer_norm", "num_attention_heads": 12,
+        "num_hidden_layers": 12, "pos_att_type": "p2c|c2p", "position_biased_input": False,
+        "position_buckets": 256, "relative_attention": True, "share_att_key": True,
+        "type_vocab_size": 0, "vocab_size": 128100,
+    },
     "bert": {"model_type": "bert"},
     "electra": {"model_type": "electra", "embedding_size": 128, "hidden_size": 256},
 }  # fmt: skip
@@ -218,6 +235,7 @@ def test_a_released_model_has_its_sizes_and_its_number_of_parameters(caplog):
         ("roberta", "none", 124_645_632),
         ("xlm", "masked_lm", 249_071_384),
         ("esm", "masked_lm", 7_512_474 - (6 * 20 + 1)),  # without the head of contacts
+        ("mpnet", "masked_lm", 109_518_527),
     ):
         found = parse(name)
         assert caplog.messages == []
@@ -258,6 +276,10 @@ def test_a_config_that_is_computed_otherwise_is_refused():
         ("esm", {"position_embedding_type": "absolute"}, "only ESM-2 is supported, not ESM-1"),
         ("esm", {"is_folding_model": True}, "is_folding_model is True"),
         ("xlm", {"causal": True}, "causal is True; only False is supported"),
+        ("mpnet", {"relative_attention_num_buckets": 64}, "num_buckets is 64; only 32"),
+        ("deberta-v2", {"conv_kernel_size": 3}, "conv_kernel_size is 3; only 0"),
+        ("deberta-v2", {"pos_att_type": "p2c"}, "pos_att_type is 'p2c'; it must be 'p2c|c2p'"),
+        ("deberta-v2", {"embedding_size": 128}, "embedding_size is 128; it must be 768"),
         ("nomic_bert", {"prenorm": True}, "prenorm is True; only False is supported"),
         ("nomic_bert", {"qkv_proj_bias": True}, "qkv_proj_bias is True; it must be False"),
         ("nomic_bert", {"activation_function": "gelu"}, "activation_function is 'gelu'"),
@@ -268,6 +290,18 @@ def test_a_config_that_is_computed_otherwise_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             parse(name, **changes)
+
+
+def test_a_released_deberta_has_its_size_and_states_the_form_of_its_attention():
+    shapes = pretrained.shapes(parse("deberta-v2").encoder)
+    encoder = (shapes[path] for path in shapes if path.startswith("encoder."))
+    assert sum(map(math.prod, encoder)) == 183_831_552
+    listed = parse("deberta-v2", pos_att_type=["p2c", "c2p"], max_relative_positions=512)
+    assert listed.encoder == parse("deberta-v2").encoder
+    for name in ("relative_attention", "share_att_key", "norm_rel_ebd", "pos_att_type"):
+        fields = {it: value for it, value in RELEASED["deberta-v2"].items() if it != name}
+        with pytest.raises(ValueError, match=f"{name} is"):
+            huggingface_config.parse_config(fields, source="config.json")
 
 
 def test_both_dialects_of_nomic_bert_are_read():
