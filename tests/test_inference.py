@@ -300,7 +300,7 @@ def test_candidates_are_those_of_the_masked_position(model):
 
 def test_the_filled_text_holds_the_best_token_of_each_mask():
     masks = [[{"token": "[MASK]"}, {"token": "b"}], [{"token": "c"}]]
-    assert fill_mask.filled(["x ", " y ", "."], masks) == "x [MASK] y c."
+    assert fill_mask.filled(["x ", " y ", "."], masks) == "x **[MASK]** y **c**."
 
 
 def test_a_text_without_a_mask_and_one_that_is_too_long_by_a_token_are_errors(model):

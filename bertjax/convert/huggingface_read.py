@@ -198,7 +198,15 @@ def _absent(weights: Weights, description: huggingface_config.Description) -> We
     family = description.family
     constants = family.constants(description.encoder, description.decoder)
     there = names.our_paths(weights, family.tensors, spelling=family.spelling)
-    parts = {"encoder", *map(heads.part_of, there)}
+    paths_of = {name: _paths(name, family.tensors, family) for name in constants}
+    others = {it.ours for it in family.tensors}.difference(*paths_of.values())
+    # A part without any other of its parameters is not there.
+    parts = {*map(heads.part_of, there)} | {
+        heads.part_of(path)
+        for paths in paths_of.values()
+        for path in paths
+        if heads.part_of(path) not in map(heads.part_of, others)
+    }
     return {
         name: array
         for name, array in constants.items()
@@ -206,7 +214,7 @@ def _absent(weights: Weights, description: huggingface_config.Description) -> We
             path not in there
             and heads.part_of(path) in parts
             and any(heads.is_required(path, it) for it in family.architectures)
-            for path in _paths(name, family.tensors, family)
+            for path in paths_of[name]
         )
     }
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from bertjax import config as config_lib
 from bertjax.convert import formats, generation_config
 from bertjax.models import generation
 from tests.convert import weights
@@ -117,10 +116,3 @@ def test_a_damaged_file_is_named(tmp_path, fields, said):
     (path / generation_config.FILE).write_text(fields)
     with pytest.raises(ValueError, match=rf"(?s){generation_config.FILE}.*{said}"):
         formats.read(path)
-
-
-def test_a_config_whose_early_stopping_is_true_or_false_is_read():
-    saved = config_lib.default_config().to_dict()
-    saved["finetuning"]["early_stopping"] = True
-    assert not [*config_lib.type_faults(saved)]
-    assert config_lib.completed(saved)["finetuning"]["early_stopping"] == "true"

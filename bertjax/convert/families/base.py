@@ -278,7 +278,9 @@ class Family:
 
     def _alike(self, config: models.EncoderConfig) -> models.EncoderConfig:
         """Returns the family's encoder with the same sizes and rates."""
-        our_names = {field.ours for field in self.fields.values()}
+        our_names = {
+            field.ours for field in self.fields.values() if field.has(getattr(config, field.ours))
+        }
         shared = {
             field.name: field.default
             for field in dataclasses.fields(config)
