@@ -76,7 +76,7 @@ def peer(options: argparse.Namespace) -> dict[str, float]:
     import torch
     import transformers
 
-    generated.check(SCORES)
+    generated.chosen(SCORES)
     torch.manual_seed(options.seed)
     transformers.logging.set_verbosity_error()
     known = transformers.AutoTokenizer.from_pretrained(options.weights)
