@@ -258,8 +258,9 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> progr
     config = protocols.applied(config)
     newest = checkpoint.read_meta(workdir)
     saved = None if newest is None else config_lib.completed(newest[0]["config"])
-    if saved is not None and saved["budget"]["hours"]:
-        saved = automatic.with_decisions(saved, time_budget.read(workdir).decisions)
+    if newest is not None and saved is not None and saved["budget"]["hours"]:
+        decisions = time_budget.decisions(workdir, config.budget.hours, newest[1])
+        saved = automatic.with_decisions(saved, decisions)
     decided = automatic.decided(config, saved)
     run = _open(decided, workdir)
     if saved is not None or not decided.budget.hours:

@@ -50,9 +50,10 @@ FORWARD = 1 / 3
 class Used:
     """The seconds that a run has used of its hours, of all evaluations, and of the last one.
 
-    `decisions` are config.budget.decisions.
+    `hours` and `decisions` are those options of config.budget.
     """
 
+    hours: float
     seconds: float = 0.0
     evaluations: float = 0.0
     last_evaluation: float = 0.0
@@ -68,8 +69,8 @@ def read(workdir: epath.PathLike) -> Used:
     path = epath.Path(workdir) / FILE
     try:
         used = Used(**json_text.read_object(path))
-        if not isinstance(used.seconds + used.evaluations + used.last_evaluation, float):
-            raise ValueError("its seconds are no numbers")
+        if not isinstance(used.hours + used.seconds + used.evaluations, float):
+            raise ValueError("its times are no numbers")
         used.decisions = tuple(tuple(map(int, it)) for it in used.decisions)
         if not used.decisions:
             raise ValueError("it has no decisions")
@@ -79,6 +80,12 @@ def read(workdir: epath.PathLike) -> Used:
             f"({error}): put it back, or give another --workdir"
         ) from error
     return used
+
+
+def decisions(workdir: epath.PathLike, hours: float, step: int) -> Sequence[Sequence[int]]:
+    """Returns the decisions that a run resumed at a step keeps: with other hours, earlier ones."""
+    used = read(workdir)
+    return [it for it in used.decisions if it[0] <= step or used.hours == hours]
 
 
 def bounded(run: program.Program, config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
@@ -211,11 +218,15 @@ class Budget:
         self._has_file = self._is_on and jax.process_index() == 0
         decisions = run.config.budget.decisions
         has_begun = self._is_on and (step > 0 or self._path.exists())
-        self._used = read(workdir) if has_begun else Used()
-        self._used.decisions = decisions
+        hours = run.config.budget.hours
+        self._used = read(workdir) if has_begun else Used(hours)
+        before, self._used.hours, self._used.decisions = self._used.hours, hours, decisions
         self._begun: float | None = time.monotonic() if step else None
         self._since, self._seconds_then = step, 0.0
         self._due = next_step(decisions) if self._is_on else 0
+        if before != hours:
+            self._due = min(max(step, decisions[-1][0]) + LEAST_STEPS, run.job.last_step - 1)
+        (self._due,) = map(int, _of_first_process([self._due]))  # which writes the hours below
         self.keep()
 
     def begin(self, train_state: state.TrainState, seconds: float) -> None:
@@ -284,8 +295,11 @@ class Budget:
             number = max(1, min(number, int(affordable)))
         of_steps = max(0.0, left - number * evaluation)
         flops = {it.name: jobs.train_flops(run.job, it) for it in run.job.phases}
-        work = each * sum(it * flops[name] for name, it in _plan_left(run, step).items())
-        steps = _shortened(run, step, min(1.0, of_steps / work) if work else 1.0)
+        plan = _plan_left(run, step)
+        work = each * sum(it * flops[name] for name, it in plan.items())
+        # In all, the run takes at most the steps of the plan.
+        most = (sum(config.budget.decisions[0][1:]) - step) / sum(plan.values())
+        steps = _shortened(run, step, min(most, of_steps / work) if work else most)
         if abs(sum(steps.values()) - sum(now.values())) < LEAST_CHANGE * (sum(now.values()) - step):
             steps = now
         every = max(every, -(-(sum(steps.values()) - step) // number))

@@ -153,6 +153,19 @@ def test_a_killed_run_and_its_replay_are_those_of_the_stored_decisions(
         train.prepare(config, copied)
 
 
+def test_other_hours_of_a_run_that_has_begun_count_from_then_on(records, tmp_path, monkeypatch):
+    Clock(monkeypatch, lambda step: 1.0)
+    train.train(budget_config(records, 100 / 3600), tmp_path / "run")
+    (last,) = [it for it in time_budget.read(tmp_path / "run").decisions[-1:]]
+    resumed = tmp_path / "resumed"
+    shutil.copytree(tmp_path / "run/checkpoints/80", resumed / "checkpoints/80")
+    shutil.copy(tmp_path / "run" / time_budget.FILE, resumed)
+    clock = Clock(monkeypatch, lambda step: 1.0)
+    state = train.train(budget_config(records, 200 / 3600), resumed)
+    assert int(state.step) > last[1] + 50
+    assert 170 < 100 + clock.now < 220  # what the first run used, and these
+
+
 def test_evaluations_take_a_tenth_of_the_hours(records, tmp_path, monkeypatch, caplog):
     heldout = small_records.write(
         tmp_path / "heldout", is_masked=False, documents=range(90, 100), seed=1
