@@ -33,7 +33,7 @@ def test_programs_read_and_answer_ids(model):
     same = fill_mask.fill_mask(model, "5 29 17 3", num_candidates=30)
     assert same == masks
     parts = model.vocabulary.split_at_masks("5 [MASK] 17 3")
-    assert fill_mask.filled(parts, [[{"token": "8"}]]) == "5 8 17 3"
+    assert fill_mask.filled(parts, [[{"token": "8"}]]) == "5 **8** 17 3"
 
     found = encode.encode(model, ["5 17 3", "9"], pooling="none")
     assert found["input_ids"].tolist() == [26, 5, 17, 3, 27, 26, 9, 27]

@@ -70,6 +70,6 @@ def test_japanese_text_becomes_a_model_and_a_second_call_repeats_nothing(tmp_pat
     assert json.loads((output / "exported" / "config.json").read_text())["model_type"] == "bert"
     page = (output / "index.html").read_text("utf-8")
     assert "mlm_loss" in page and "mask 1:" in page and "train/report.html" in page
-    assert "<b>no better than a baseline</b>" in page  # of two steps
+    assert "<b>unigram plateau</b>" in page  # of two steps
     assert (output / "run" / "curves.png").exists()
     assert started(*arguments) == ["bertjax.train", "bertjax.evaluate", "bertjax.fill_mask"]
