@@ -192,3 +192,12 @@ def test_the_example_of_the_readme_runs_and_learns(capsys):
     exec(compile(block, "README.md", "exec"), names)
     assert np.log(2) > names["loss"] > 0  # below what a coin scores on two classes
     assert "loss of the last step" in capsys.readouterr().out
+
+
+def test_documents_print_what_the_gate_runs():
+    script = (ROOT / ".ci/run").read_text("utf-8").replace("\\\n", " ")
+    calls = re.findall(r"^documented (\S+)\s+(['\"])((?:(?!\2).)+)\2", script, re.MULTILINE)
+    assert len(calls) > 4
+    for document, _, command in calls:
+        lines = map(str.strip, (ROOT / document).read_text("utf-8").splitlines())
+        assert command in lines, f"{document} does not print: {command}"
