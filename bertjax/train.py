@@ -141,6 +141,7 @@ def _train(
         watch.submit(step, report, batch["record_positions"], facts, fill)
         if step == begun + 1:
             budget.begin(train_state, watch.progress.seconds)
+        budget.passed()
         if budget.is_due(step):
             saver.decide(step)
             step_inputs = saver.run.placed_step_inputs()

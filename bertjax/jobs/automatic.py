@@ -151,6 +151,9 @@ def decided(
     machine stay: its kind of random numbers, and what it decided for config.budget.hours.
     """
     options = dict(config_lib.flatten(config))
+    if decisions := options["budget.decisions"]:
+        why = "a run with config.budget.hours writes it"
+        raise faults_lib.unread("config.budget.decisions", decisions, why, "()")
     later = finetuning_rates.open_options(config)
     names = [name for name, value in options.items() if value is None and name not in later]
     if unknown := set(names) - CHOICES.keys():
@@ -164,7 +167,6 @@ def decided(
             why = "the workdir has no run to extend (the phases have the length of a new one)"
             raise faults_lib.unread("config.budget.extend_to", config.budget.extend_to, why, 0)
         chosen = _choose(config, options, names) if names else {}
-        chosen["budget.decisions"] = ()
     else:
         before = dict(config_lib.flatten(saved))
         chosen = {name: before[name] for name in names}
@@ -196,8 +198,12 @@ def _stored_lengths(config: ml_collections.ConfigDict, saved: Mapping[str, Any])
         values = zip(LENGTHS, (steps, 0.0, 0), strict=True)
         if last in phases:  # else another recipe was given, which is refused with all differences
             lengths |= {f"phases.{last}.{it}": value for it, value in values}
-    decisions = saved["budget"]["decisions"] if is_bounded else ()
-    return lengths | {"budget.extend_to": extend_to, "budget.decisions": decisions}
+    if is_bounded:
+        lengths["budget.decisions"] = saved["budget"]["decisions"]
+        # Their share of the hours was decided as well.
+        of_evaluations = ("every_steps", "max_batches")
+        lengths |= {f"evaluation.{it}": saved["evaluation"][it] for it in of_evaluations}
+    return lengths | {"budget.extend_to": extend_to}
 
 
 def _choose(

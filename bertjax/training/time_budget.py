@@ -39,6 +39,7 @@ MOST_STEPS = 50  # that are measured
 SHARES = (0.01, 0.05, 0.25)  # the last one again and again
 LEAST_LEFT = 0.025
 LEAST_STEPS = 4  # between two decisions
+KEPT_EVERY = 20.0  # seconds: what a kill may take off the used time
 LEAST_CHANGE = 0.02  # of the steps left: less is noise
 EVALUATIONS = 0.1  # of the hours, at most
 LEAST_USEFUL = 1_000  # steps
@@ -222,7 +223,7 @@ class Budget:
         self._used = read(workdir) if has_begun else Used(hours)
         before, self._used.hours, self._used.decisions = self._used.hours, hours, decisions
         self._begun: float | None = time.monotonic() if step else None
-        self._since, self._seconds_then = step, 0.0
+        self._since, self._seconds_then, self._kept_at = step, 0.0, 0.0
         self._due = next_step(decisions) if self._is_on else 0
         if before != hours:
             self._due = min(max(step, decisions[-1][0]) + LEAST_STEPS, run.job.last_step - 1)
@@ -236,7 +237,7 @@ class Budget:
         """
         if self._is_on:
             jax.block_until_ready(train_state)
-            self._begun = self._begun or time.monotonic()
+            self._begun = time.monotonic() if self._begun is None else self._begun
             self._since, self._seconds_then = int(train_state.step), seconds
 
     def is_due(self, step: int) -> bool:
@@ -252,8 +253,14 @@ class Budget:
     def keep(self) -> None:
         """Writes the used seconds into the workdir, so that a kill takes none off them."""
         if self._has_file:
+            self._kept_at = time.monotonic()
             used = dataclasses.replace(self._used, seconds=self._seconds())
             atomic.write(self._path, json.dumps(dataclasses.asdict(used)) + "\n")
+
+    def passed(self) -> None:
+        """Notes that a step was taken: the used seconds are written every few of them."""
+        if self._has_file and time.monotonic() - self._kept_at >= KEPT_EVERY:
+            self.keep()
 
     def decided(self, run: program.Program, step: int, seconds: float) -> program.Program:
         """Returns the program with the steps that fit into the rest of the hours.

@@ -153,6 +153,44 @@ def test_a_killed_run_and_its_replay_are_those_of_the_stored_decisions(
         train.prepare(config, copied)
 
 
+def test_seconds_that_a_kill_loses_count_and_a_resume_evaluates_as_decided(
+    records, tmp_path, monkeypatch
+):
+    heldout = small_records.write(
+        tmp_path / "heldout", is_masked=False, documents=range(90, 100), seed=1
+    )
+    more = {"data.eval_dir": str(heldout), "evaluation.every_steps": 5}
+    config = budget_config(records, 1000 / 3600, **more)
+
+    class KilledError(Exception):
+        pass
+
+    def until_55(step):
+        if step == 55:
+            raise KilledError
+        return 10.0
+
+    Clock(monkeypatch, until_55)
+    monkeypatch.setattr(time_budget, "seconds_per_step", lambda *of_run: (10.0, of_run[-1]))
+    with pytest.raises(KilledError):
+        train.train(config, tmp_path / "run")
+    saved, step = checkpoint.read_meta(tmp_path / "run")
+    assert step <= 50  # 500 seconds, of 540 that passed since the first step
+    assert time_budget.read(tmp_path / "run").seconds >= 510
+    resumed = train.prepare(config, tmp_path / "run")
+    for name in ("every_steps", "max_batches"):
+        assert resumed.config.evaluation[name] == saved["config"]["evaluation"][name]
+    assert resumed.config.evaluation.every_steps >= 5
+
+
+def test_decisions_are_written_by_the_run_alone(records, tmp_path):
+    config = budget_config(records, 1.0)
+    with config.ignore_type():
+        config.budget.decisions = ((0, 300),)
+    with pytest.raises(ValueError, match="config.budget.decisions"):
+        train.prepare(config, tmp_path / "run")
+
+
 def test_other_hours_of_a_run_that_has_begun_count_from_then_on(records, tmp_path, monkeypatch):
     Clock(monkeypatch, lambda step: 1.0)
     train.train(budget_config(records, 100 / 3600), tmp_path / "run")
