@@ -29,6 +29,7 @@ def test_every_head_has_an_example():
 
 @pytest.mark.parametrize(("head", "family"), [*FAMILIES.items()], ids=FAMILIES)
 def test_the_code_of_a_card_runs(tmp_path, head, family):
+    pytest.importorskip("transformers")
     made = exports.make(family, head, max_position_embeddings=64)
     formats.write(made, tmp_path / "model", format="huggingface")
     assert printed(tmp_path / "model")
