@@ -17,6 +17,7 @@ LINES = (
 )
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+MPNET = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>"]
 GEMMA = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
 LLAMA = ["<unk>", "<s>", "</s>", "<pad>", "<sep>", "<mask>", "<cls>"]
 PIECES = (
@@ -135,9 +136,25 @@ def _e5():
     return made, {**roles, "tokenizer_class": "XLMRobertaTokenizer"}, "bert"
 
 
-def wordpiece(*, before=None, normalizer=None, names=BERT, limit=100):
+def _deberta():
+    """As DebertaV2Tokenizer of transformers 5 saves it."""
+    made = _unigram(BERT, unk="[UNK]")
+    fields = json.loads(made.to_str())
+    fields["model"]["unk_id"] = 1
+    made = tokenizers.Tokenizer.from_str(json.dumps(fields))
+    gap = tokenizers.Regex(r"\s{2,}|[\n\r\t]")
+    steps = [normalizers.Replace(gap, " "), normalizers.NFC(), normalizers.Strip(left=False)]
+    made.normalizer = normalizers.Sequence(steps)
+    made.pre_tokenizer = _cut(pre_tokenizers.Metaspace())
+    _around(made, "[CLS]", "[SEP]")
+    return made, {**_roles(BERT), "tokenizer_class": "DebertaV2Tokenizer"}, "deberta-v2"
+
+
+def wordpiece(
+    *, before=None, normalizer=None, names=BERT, limit=100, unknown="", around=(2, 3), between=1
+):
     """Returns a WordPiece with BERT's parts, but for what is given."""
-    made = tokenizers.Tokenizer(models.WordPiece(unk_token=names[1]))
+    made = tokenizers.Tokenizer(models.WordPiece(unk_token=unknown or names[1]))
     made.normalizer = normalizer or normalizers.BertNormalizer(lowercase=False)
     made.pre_tokenizer = before or pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(
@@ -148,7 +165,7 @@ def wordpiece(*, before=None, normalizer=None, names=BERT, limit=100):
     fields["model"]["max_input_chars_per_word"] = limit
     made = tokenizers.Tokenizer.from_str(json.dumps(fields))
     made.decoder = decoders.WordPiece()
-    return _around(made, names[2], names[3])
+    return _around(made, *(names[place] for place in around), between=between)
 
 
 def _other(**parts):
@@ -166,6 +183,12 @@ SHAPES = {
     "mmBERT": _gemma,
     "ModernBERT-Ja": _japanese,
     "multilingual-e5": _e5,
+    "DeBERTa": _deberta,
+    "MPNet": lambda: (
+        wordpiece(names=MPNET, unknown="[UNK]", around=(0, 2), between=2),
+        {"tokenizer_class": "MPNetTokenizer", "do_lower_case": False},
+        "mpnet",
+    ),
     "WhitespaceSplit": lambda: _other(before=pre_tokenizers.WhitespaceSplit()),
     "Metaspace": lambda: _other(before=pre_tokenizers.Metaspace()),
     "Digits": lambda: _other(

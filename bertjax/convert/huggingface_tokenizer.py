@@ -169,12 +169,14 @@ def unigram_tokenizer(
     The library adds scores in 64 bits, where sentencepiece has 32: among segmentations with equal
     sums it may take another one, unless scores are `sentence_piece.rounded`, as here they are. The
     model's replacements of single characters are spelled out and the rest is left to NFKC, since
-    the library's own form of the model's table looks at clusters of characters.
+    the library's own form of the model's table looks at clusters of characters. There a text
+    behind a mask gets the mark of a word's start even without a space between; ours does not.
     """
     model = vocabulary.base
     pieces = zip(model.vocabulary, model.scores(), strict=True)
+    has_bytes = model.trainer_spec.byte_fallback
     fast: Any = tokenizers.Tokenizer(
-        models.Unigram(list(pieces), model.unk_id, byte_fallback=False)
+        models.Unigram(list(pieces), model.unk_id, byte_fallback=has_bytes)
     )
     fast.normalizer = normalizers.Sequence(
         [
@@ -187,6 +189,13 @@ def unigram_tokenizer(
     mark: dict[str, Any] = {"replacement": sentence_piece.WORD_START, "prepend_scheme": "always"}
     fast.pre_tokenizer = pre_tokenizers.Metaspace(split=False, **mark)
     fast.decoder = decoders.Metaspace(**mark)
+    if has_bytes:
+        fast.decoder = decoders.Sequence([decoders.ByteFallback(), fast.decoder])
+        # The names of bytes in a text are text, and would be found as the pieces that they are.
+        name = tokenizers.Regex("(?<=<)(?=0x[0-9A-F]{2}>)")
+        fast.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
+            [fast.pre_tokenizer, pre_tokenizers.Split(name, "isolated")]
+        )
     fast.post_processor = _templates(vocabulary, files)
     fast.add_special_tokens([vocabulary.token(token_id) for token_id in vocabulary.special_ids])
     _add(vocabulary.added_tokens, fast)

@@ -94,6 +94,14 @@ class WithAddedTokens(token_ids.Tokenizer):
         )
         return token_ids.flat([list(itertools.chain.from_iterable(part)) for part in parts])
 
+    def encode_after_mask(self, text: str) -> list[int]:
+        """Returns the ids of a text behind a mask."""
+        first, *others = self._parts(text)
+        ids = self.base.encode_after_mask(first) if isinstance(first, str) else [first.id]
+        for part in others:
+            ids += self.base.encode(part) if isinstance(part, str) else [part.id]
+        return ids
+
     def encode_with_offsets(self, text: str) -> token_ids.Placed:
         """Returns the ids of `text`, and where in it each token starts and ends."""
         parts = [self._placed(text, *part) for part in self._raw.split(text)]

@@ -45,13 +45,29 @@ BERT_CLASSES = (
     *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer"),
     *("ConvBertTokenizer", "SqueezeBertTokenizer", "LayoutLMTokenizer", "RetriBertTokenizer"),
 )
+# As these, with the separators of RoBERTa's pairs.
+MPNET_CLASS = "MPNetTokenizer"
+# Class -> the separators between two texts.
+REMADE_CLASSES = {**dict.fromkeys(BERT_CLASSES, 1), MPNET_CLASS: 2}
+# Class -> the names of its special tokens where a config has none; [UNK] is among BERT's entries.
+NAMES = {
+    MPNET_CLASS: {
+        **{"pad_token": "<pad>", "unk_token": wordpiece.UNK, "mask_token": "<mask>"},
+        **{"cls_token": "<s>", "sep_token": "</s>"},
+    }
+}
 HERBERT_CLASS = "HerbertTokenizer"
+# transformers 5 keeps only the entries of its tokenizer.json; here the rules count as well.
+DEBERTA_CLASS = "DebertaV2Tokenizer"
 # Classes that make the rules anew which their tokenizer.json has.
 OTHER_CLASSES = (
     *("RobertaTokenizer", "LongformerTokenizer", "BartTokenizer", "GPT2Tokenizer"),
     *("XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer", HERBERT_CLASS),
 )
-READ_CLASSES = (*LIBRARY_CLASSES, *BERT_CLASSES, *OTHER_CLASSES, japanese.CLASS, letters.CLASS)
+READ_CLASSES = (
+    *(*LIBRARY_CLASSES, *REMADE_CLASSES, *OTHER_CLASSES),
+    *(DEBERTA_CLASS, japanese.CLASS, letters.CLASS),
+)
 ENTRIES_ALONE = (japanese.CLASS, letters.CLASS)  # classes that read vocab.txt and no other file
 BERT_FLAGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
 WORD_END = "</w>"  # at the end of HerBERT's entries that end a word
@@ -96,8 +112,9 @@ class LibraryTokenizer(byte_bpe.OfLibrary):
         self.vocabulary = _entries(ids)
         self.vocab_size = len(self.vocabulary)
         roles = _roles(fields, config, ids)
-        if class_of(config) in BERT_CLASSES and {*_AROUND} <= {*roles}:
-            before, after, self._separators = roles["cls"], roles["sep"], 1
+        if class_of(config) in REMADE_CLASSES and {*_AROUND} <= {*roles}:
+            before, after = roles["cls"], roles["sep"]
+            self._separators = REMADE_CLASSES[class_of(config)]
         else:
             before, after, self._separators = _around(whole, roles)
         roles |= {"cls": before, "sep": after}
@@ -119,7 +136,7 @@ class LibraryTokenizer(byte_bpe.OfLibrary):
             self.letters = letters.known(self.vocabulary)
         if is_esm:
             self._library.normalizer = letters.normalizer(self.letters)
-        is_remade = class_of(config) in (*BERT_CLASSES, japanese.CLASS)
+        is_remade = class_of(config) in (*REMADE_CLASSES, japanese.CLASS)
         counted = (*BERT_FLAGS, *japanese.FIELDS) if is_remade else ()
         self._counted = [
             {name: config[name] for name in counted if name in config},
@@ -247,7 +264,8 @@ def of_vocabulary(entries: Sequence[str], config: Mapping[str, Any]) -> LibraryT
     ids = {entry: token_id for token_id, entry in enumerate(entries)}
     unknown = named(config, "unk") or wordpiece.UNK
     library = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
-    return _made(library, config, "BertTokenizer", bert_parts(config))
+    name = MPNET_CLASS if class_of(config) == MPNET_CLASS else "BertTokenizer"
+    return _made(library, config, name, bert_parts(config))
 
 
 @_faults_of_library()
@@ -375,7 +393,7 @@ def _effective(fields: Any, config: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("it has no model")
     fields = {**fields, "truncation": None, "padding": None}
     model = fields["model"]
-    if class_of(config) in BERT_CLASSES:
+    if class_of(config) in REMADE_CLASSES:
         kind = model.get("type", "WordPiece")
         if not isinstance(model.get("vocab"), dict) or kind != "WordPiece":
             raise ValueError(

@@ -25,7 +25,10 @@ from bertjax.tokenization import normalization as normalization_lib
 from bertjax.tokenization import offsets, token_ids, wordpiece
 
 MODEL_FILE = "spiece.model"
+# The name of a model that lacks [MASK], as DeBERTa's does.
+MASKLESS_FILE = "spm.model"
 WORD_START = "\u2581"
+_SPACED = (f".{WORD_START}", f"{WORD_START}.{WORD_START}")  # a full stop and a space, normalized
 
 _PIECES = sentencepiece_pb2.SentencePieceText  # pyright: ignore  made when it is imported
 
@@ -133,6 +136,7 @@ PIECES = {
 class SentencePieceTokenizer(token_ids.Tokenizer):
     """The tokenizer of a sentencepiece model, given as its bytes.
 
+    A model that lacks [MASK] alone gets it behind its pieces, as by DeBERTa's tokenizers.
     `strip_accents=None` follows `lowercase`, which is false unless given. With `composes` the text
     is in NFKC before the model normalizes it, whose own form of NFKC leaves some marks apart, such
     as the line below and the accent of one letter.
@@ -152,7 +156,7 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
     ):
         self.composes = composes
         self.set_rules(lowercase, strip_accents, normalization, language, by_default=False)
-        self._bytes = model
+        self._bytes, model = model, with_mask(model)
         self._model = _processor(model)
         self.vocabulary = tuple(map(self._model.id_to_piece, range(len(self._model))))
         self.vocab_size = len(self.vocabulary)
@@ -221,6 +225,23 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
         folded = offsets.composed(folded, "NFKC") if self.composes else folded
         return [(start, end) for _, start, end in folded]
 
+    def encode_after_mask(self, text: str) -> list[int]:
+        """Returns the ids of a text behind a mask: a word goes on unless white space is between."""
+        folded = self.normalized(text)
+        spaced = self._model.normalize(f".{folded}").startswith(_SPACED)
+        if spaced or self.trainer_spec.treat_whitespace_as_suffix:
+            return self.encode(text)
+        return self._inside_words.encode(folded, out_type=int, num_threads=1)
+
+    @functools.cached_property
+    def _inside_words(self) -> sentencepiece.SentencePieceProcessor:
+        """The model without the mark of a word's start that it puts before each text."""
+        model = _parsed("Model", with_mask(self._bytes))
+        rules = _parsed("NormalizerSpec", model.normalizer_spec)
+        rules.add_dummy_prefix = False
+        model.normalizer_spec = rules.SerializeToString()
+        return _processor(model.SerializeToString())
+
     def scores(self) -> list[float]:
         """Returns the log-probability of every piece of a unigram model."""
         return [self._model.get_score(token_id) for token_id in range(self.vocab_size)]
@@ -244,10 +265,11 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
         return self.described(self._bytes + json.dumps(rules).encode())
 
     def save(self, directory: epath.PathLike) -> None:
-        """Writes spiece.model and a tokenizer_config.json with the field names of transformers."""
+        """Writes the model and a tokenizer_config.json with the field names of transformers."""
         directory = epath.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / MODEL_FILE).write_bytes(self._bytes)
+        is_whole = with_mask(self._bytes) == self._bytes
+        (directory / (MODEL_FILE if is_whole else MASKLESS_FILE)).write_bytes(self._bytes)
         config = {
             "tokenizer_class": token_ids.LIBRARY_CLASS if self.own_rules() else "AlbertTokenizer",
             **self.rules_for_file(),
@@ -281,16 +303,29 @@ def export_fault(vocabulary: SentencePieceTokenizer) -> str:
         known_names = ", ".join(map(repr, FOLDED_LATER))
         return f"it normalizes by {name!r}; for transformers only {known_names} can be spelled out"
     is_usual = (
-        not (trainer.treat_whitespace_as_suffix or trainer.byte_fallback)
+        not trainer.treat_whitespace_as_suffix
         and normalizer.add_dummy_prefix
         and normalizer.remove_extra_whitespaces
         and normalizer.escape_whitespaces
     )
     if not is_usual:
-        return (
-            "it treats white space or unknown characters in ways that cannot be spelled out there"
-        )
+        return "it treats white space in ways that cannot be spelled out there"
     return ""
+
+
+def with_mask(model: bytes) -> bytes:
+    """Returns the model with [MASK] behind its pieces if it has BERT's tokens but for the mask.
+
+    Source: transformers 4, tokenization_deberta_v2.py, whose mask has the number of pieces as id.
+    """
+    parsed = _parsed("Model", model)
+    pieces = {piece.piece for piece in parsed.pieces}
+    others = {name.encode() for name in (wordpiece.PAD, wordpiece.CLS, wordpiece.SEP)}
+    masks = {name.encode() for name in SPECIAL_NAMES["mask"]}
+    if not others <= pieces or masks & pieces:
+        return model
+    parsed.pieces.append(_special_piece(wordpiece.MASK))
+    return parsed.SerializeToString()
 
 
 def renumbered(model: bytes, ids: Pieces) -> bytes:

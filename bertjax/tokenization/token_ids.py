@@ -185,10 +185,15 @@ class Tokenizer:
 
         The mask's own name in the vocabulary is read as well.
         """
-        first, *others = self.encode_batch(self.split_at_masks(text))
+        first, *others = self.split_at_masks(text)
+        ids = self.encode(first)
         for part in others:
-            first += [self.mask_id, *part]
-        return first
+            ids += [self.mask_id, *self.encode_after_mask(part)]
+        return ids
+
+    def encode_after_mask(self, text: str) -> list[int]:
+        """Returns the ids of a text behind a mask."""
+        return self.encode(text)
 
     def token(self, token_id: int) -> str:
         """Returns the vocabulary entry of an id."""

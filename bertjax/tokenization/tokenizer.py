@@ -37,6 +37,8 @@ IntegerTokenizer = integers.IntegerTokenizer
 class TokenizerKind(NamedTuple):
     """`file` is its name in a directory, `suffix` that of a bare file, "" for any other.
 
+    `other_file` is another name of the file, "" if there is none.
+
     `read` makes the tokenizer from the file and the casing; messages call the file `title`.
     `export_fault` returns why a tokenizer cannot be written for transformers, "" if it can.
     `takes_added_tokens` if other files of the directory may add tokens. `companions` are files
@@ -52,6 +54,7 @@ class TokenizerKind(NamedTuple):
     companions: tuple[str, ...] = ()
     takes_added_tokens: bool = True
     own_rule: str = ""
+    other_file: str = ""
 
 
 def _from_bytes(make: Callable[..., Tokenizer]) -> Callable[..., Tokenizer]:
@@ -78,6 +81,7 @@ TOKENIZERS: dict[str, TokenizerKind] = {
         "sentencepiece model with BERT's special tokens",
         sentence_piece.export_fault,
         own_rule=token_ids.COMPOSES_FIELD,
+        other_file=sentence_piece.MASKLESS_FILE,
     ),
     ByteBpeTokenizer.kind: TokenizerKind(
         byte_bpe.ENTRIES_FILE,
@@ -192,6 +196,8 @@ def _rules(config: dict[str, Any], lowercase: bool | None) -> dict[str, Any]:
     rules["strip_accents"] = config.get("strip_accents")
     if rules["strip_accents"] is None and "keep_accents" in config:  # ALBERT's name for it
         rules["strip_accents"] = not config["keep_accents"]
+    if library_tokenizer.class_of(config) == library_tokenizer.DEBERTA_CLASS:
+        rules["strip_accents"] = False  # it has no such rule
     for field, argument in (
         (token_ids.NORMALIZATION_FIELD, "normalization"),
         (token_ids.LANGUAGE_FIELD, "language"),
@@ -251,7 +257,8 @@ def _kind_of(path: epath.Path) -> TokenizerKind:
 
 def _vocabulary_file(directory: epath.Path) -> epath.Path:
     whole = TOKENIZERS[LibraryTokenizer.kind].file
-    names = [kind.file for kind in TOKENIZERS.values() if kind.file != whole]
+    names = [name for kind in TOKENIZERS.values() for name in (kind.file, kind.other_file)]
+    names = [name for name in names if name not in ("", whole)]
     files = [directory / name for name in names if (directory / name).exists()]
     if len(files) > 1:
         several = " and ".join(path.name for path in files)
@@ -271,6 +278,11 @@ def _check_config(config: dict[str, Any], path: epath.Path) -> None:
         raise ValueError(
             f"{path} has do_basic_tokenize false: its words are looked up as they are, without "
             "setting punctuation apart. Only the released BERT tokenization (true) is supported"
+        )
+    if config.get("split_by_punct"):
+        raise ValueError(
+            f"{path} has split_by_punct true: punctuation is set apart before the model sees it, "
+            "which is not supported, and which no released DeBERTa-v3 does: set it to false"
         )
     if config.get("never_split"):
         raise ValueError(

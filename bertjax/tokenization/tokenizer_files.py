@@ -29,7 +29,11 @@ MODEL_CONFIG_FILE = "config.json"
 # Source: transformers 5.24, MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS.
 CLASS_DOES_NOT_COUNT = ("modernbert",)
 # The class of a model's tokenizer where no file names one, as transformers' AutoTokenizer has it.
-CLASSES = {"esm": letters.CLASS}
+CLASSES = {
+    "esm": letters.CLASS,
+    "deberta-v2": library_tokenizer.DEBERTA_CLASS,
+    "mpnet": library_tokenizer.MPNET_CLASS,
+}
 
 
 def settings(directory: epath.Path) -> dict[str, Any]:
@@ -54,6 +58,8 @@ def settings(directory: epath.Path) -> dict[str, Any]:
             "%s names code of its own (auto_map), which is never run",
             directory / wordpiece.CONFIG_FILE,
         )
+    given = {key: value for key, value in config.items() if value is not None}
+    config = {**config, **library_tokenizer.NAMES.get(name, {}), **given}
     return config | {field: named} if named else config
 
 
@@ -74,7 +80,7 @@ def of_tokenizer_json(
     kind = _model_type(fields["model"])
     if (
         entries_file is not None
-        and entries_file.name == _FILES.get(kind)
+        and entries_file.name in _FILES.get(kind, ())
         and _IS_SAME[kind](entries_file, fields, config)
     ):
         return None
@@ -163,18 +169,32 @@ def _byte_bpe(
         return None
 
 
-# model.type of a tokenizer.json -> our tokenizer of it, the file that may hold the same vocabulary,
-# and whether it does.
+def _is_same_unigram(
+    entries_file: epath.Path, fields: Mapping[str, Any], config: Mapping[str, Any]
+) -> bool:
+    """Returns that a sentencepiece model counts, which the pretraining has seen."""
+    if library_tokenizer.class_of(config) == library_tokenizer.DEBERTA_CLASS:
+        logging.warning(
+            "%s counts, which the pretraining has seen, and not %s, by which transformers 5 reads "
+            "ligatures and some spaces otherwise. If the model was finetuned by transformers, "
+            "remove %s",
+            entries_file, library_tokenizer.TOKENIZER_FILE, entries_file.name,
+        )  # fmt: skip
+    return True
+
+
+# model.type of a tokenizer.json -> our tokenizer of it, the files of the same vocabulary, if any,
+# and whether one holds it.
 _OWN = {"WordPiece": _wordpiece, "BPE": _byte_bpe}
 _FILES = {
-    "WordPiece": wordpiece.VOCABULARY_FILE,
-    "BPE": byte_bpe.ENTRIES_FILE,
-    "Unigram": sentence_piece.MODEL_FILE,
+    "WordPiece": (wordpiece.VOCABULARY_FILE,),
+    "BPE": (byte_bpe.ENTRIES_FILE,),
+    "Unigram": (sentence_piece.MODEL_FILE, sentence_piece.MASKLESS_FILE),
 }
 _IS_SAME = {
     "WordPiece": _is_same_wordpiece,
     "BPE": lambda entries_file, fields, config: _byte_bpe(entries_file, fields, config) is not None,
-    "Unigram": lambda entries_file, fields, config: True,
+    "Unigram": _is_same_unigram,
 }
 
 

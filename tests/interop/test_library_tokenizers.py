@@ -110,6 +110,13 @@ def herbert(directory):
     return {"model_type": "bert"}, {"tokenizer_class": "HerbertTokenizer"}
 
 
+def mpnet(directory):
+    """Writes the vocab.txt of an MPNet, without a file that names its special tokens."""
+    ids = small_tokenizers.SHAPES["MPNet"]()[0].get_vocab()
+    (directory / "vocab.txt").write_text("\n".join(sorted(ids, key=ids.__getitem__)))
+    return {"model_type": "mpnet"}, {"do_lower_case": False}
+
+
 def two_sets_of_names(directory):
     """Writes a vocab.txt with the special tokens of RoBERTa, which counts, and of BERT."""
     names = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
@@ -120,7 +127,7 @@ def two_sets_of_names(directory):
     return {"model_type": "bert"}, {"do_lower_case": False, **{f"{r}_token": n for r, n in roles}}
 
 
-@pytest.mark.parametrize("files", [herbert, two_sets_of_names])
+@pytest.mark.parametrize("files", [herbert, mpnet, two_sets_of_names])
 def test_vocabularies_of_other_rules_are_read_as_transformers_reads_them(tmp_path, files):
     model, config = files(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(model))

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from bertjax.tokenization import sentence_piece, tokenizer
+from bertjax.tokenization import added_tokens, sentence_piece, tokenizer
 
 BERT = {"pad_piece": "[PAD]", "unk_piece": "[UNK]", "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]}
+# As DeBERTa's: without [MASK], and with the bytes of what has no piece.
+DEBERTA = {
+    **{"bos_id": 1, "eos_id": 2, "unk_id": 3, "vocab_size": 350, "byte_fallback": True},
+    **{"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"},
+}
 ROBERTA = {"control_symbols": ["<s>", "</s>", "<mask>"]}
 LINES = [
     "the unwanted runner was running, and the other runner ran home.",
@@ -130,17 +135,75 @@ def test_special_tokens_are_found_by_either_name(cased):
 
 
 def test_a_model_unfit_for_masking_is_refused(tmp_path):
-    without = {**BERT, "control_symbols": ["[CLS]", "[SEP]"]}
     for options, message in (
-        (without, r"lacks \[MASK\] or <mask>"),
+        (BERT | {"control_symbols": ["[CLS]", "[MASK]"]}, r"lacks \[SEP\] or </s>"),
+        (ROBERTA | {"control_symbols": ["<s>", "</s>"]}, r"lacks .*\[MASK\] or <mask>"),
         (
-            without | {"user_defined_symbols": ["[MASK]"]},
+            BERT
+            | {
+                "control_symbols": ["[CLS]", "[SEP]"],
+                "user_defined_symbols": ["[MASK]"],
+            },
             r"'\[MASK\]', its mask token, is not a control symbol",
         ),
     ):
         (tmp_path / "some.model").write_bytes(model(**options))
         with pytest.raises(ValueError, match=f"some.model.*{message}"):
             tokenizer.load(tmp_path / "some.model")
+
+
+@pytest.mark.parametrize("size", [350, 360])
+def test_a_model_without_a_mask_gets_it_behind_its_pieces(tmp_path, size):
+    content = model(**(DEBERTA | {"vocab_size": size}))
+    plain = sentencepiece.SentencePieceProcessor(model_proto=content)
+    known = sentence_piece.SentencePieceTokenizer(content)
+    size = len(plain)
+    assert known.special_ids == (0, 3, 1, 2, size) and known.token(size) == "[MASK]"
+    for text in (
+        "the Runner\n\u1ea6 \ufb01 \u2460",
+        "[MASK] <0x41>",
+        "a\xa0b \U0001f469\u200d\u3000",
+    ):
+        assert known.encode(text) == plain.encode(text)
+        ids, starts, ends = known.encode_with_offsets(text)
+        assert ids.tolist() == plain.encode(text) and (starts <= ends).all()
+    ids, starts, ends = known.encode_with_offsets("the \u1ea6")
+    of_bytes = [known.token(int(it)).startswith("<0x") for it in ids]
+    assert sum(of_bytes) == 3 and {(4, 5)} == {*zip(starts[of_bytes], ends[of_bytes], strict=True)}
+    assert known.continues_word[ids[of_bytes]].all()
+    known.save(tmp_path)
+    assert (tmp_path / "spm.model").read_bytes() == content
+    assert not (tmp_path / "spiece.model").exists()
+    for again in (tokenizer.load(tmp_path), pickle.loads(pickle.dumps(known))):
+        assert again.describe() == known.describe() and again.special_ids == known.special_ids
+    (tmp_path / "spiece.model").write_bytes(content)
+    with pytest.raises(ValueError, match="holds both spiece.model and spm.model"):
+        tokenizer.load(tmp_path)
+
+
+def test_what_follows_a_mask_without_a_space_has_no_mark_of_a_word():
+    for known in map(sentence_piece.SentencePieceTokenizer, (model(**DEBERTA), model(**BERT))):
+        mask, full_stop = known.mask_id, known.encode("ran.")[-1]
+        assert known.token(full_stop) == "." != known.token(known.encode(".")[0])
+        assert known.encode_with_masks("ran [MASK].") == [*known.encode("ran"), mask, full_stop]
+        for space in (" ", "\n", "\u3000", "\xa0", "  "):
+            wanted = [mask, *known.encode("ran"), mask]
+            assert known.encode_with_masks(f"[MASK]{space}ran{space}[MASK]") == wanted
+        more = added_tokens.attach(known, [added_tokens.AddedToken("[E1]", known.vocab_size)])
+        wanted = [mask, full_stop, more.vocab_size - 1, mask, full_stop]
+        assert more.encode_with_masks("[MASK].[E1][MASK].") == wanted
+
+
+def test_case_of_a_deberta_is_folded_without_its_accents(tmp_path):
+    (tmp_path / "spm.model").write_bytes(model(**DEBERTA))
+    path = tmp_path / "tokenizer_config.json"
+    (tmp_path / "config.json").write_text('{"model_type": "deberta-v2"}')
+    for config, normalized in ({}, "\xc9lan"), ({"do_lower_case": True}, "\xe9lan"):
+        path.write_text(json.dumps(config))
+        assert tokenizer.load(tmp_path).normalized("\xc9lan") == normalized
+    path.write_text(json.dumps({"split_by_punct": True}))
+    with pytest.raises(ValueError, match="tokenizer_config.json has split_by_punct true"):
+        tokenizer.load(tmp_path)
 
 
 def test_case_and_accents_are_folded_before_the_model(bert_model, cased):

@@ -7,6 +7,7 @@ import tokenizers
 from bertjax.convert import huggingface_tokenizer
 from bertjax.convert.families import bert
 from bertjax.tokenization import tokenizer
+from tests import small_tokenizers
 from tests.tokenization import test_sentence_piece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -102,3 +103,39 @@ def test_a_saved_or_pickled_tokenizer_is_the_same(tmp_path):
                 assert copy.encode("Hällo Élan The 博!") == known.encode("Hällo Élan The 博!")
             config = json.loads((directory / "tokenizer_config.json").read_text())
             assert config["do_lower_case"] == known.describe()["lowercase"]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_the_model_of_the_pretraining_counts_beside_a_tokenizer_json(tmp_path, caplog, is_named):
+    small_tokenizers.write(tmp_path, "DeBERTa")
+    assert tokenizer.load(tmp_path).kind == "tokenizers"
+    if not is_named:  # as the files of the released models
+        (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    content = test_sentence_piece.model(**test_sentence_piece.DEBERTA)
+    (tmp_path / "spm.model").write_bytes(content)
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Unigram", "vocab": []}}')
+    caplog.clear()
+    known = tokenizer.load(tmp_path)
+    assert known.describe() == tokenizer.load(tmp_path / "spm.model").describe()
+    assert "spm.model counts" in caplog.text and "tokenizer.json" in caplog.text
+
+
+@pytest.mark.parametrize("file", ["vocab.txt", "tokenizer.json"])
+def test_an_mpnet_has_berts_unknown_token_and_two_separators(tmp_path, file):
+    made = small_tokenizers.SHAPES["MPNet"]()[0]
+    ids = made.get_vocab()
+    (tmp_path / "config.json").write_text('{"model_type": "mpnet"}')
+    content = "\n".join(sorted(ids, key=ids.__getitem__)) if file == "vocab.txt" else made.to_str()
+    (tmp_path / file).write_text(content)
+    known = tokenizer.load(tmp_path)
+    names = [known.token(token_id) for token_id in known.special_ids]
+    assert names == ["<pad>", "[UNK]", "<s>", "</s>", "<mask>"] and known.pad_id == 1
+    assert known.pair_separators == 2 and known.lowercase and known.strip_accents
+    assert known.encode("\U0001f916") == [known.unk_id] and known.encode("RÚN") == known.encode(
+        "run"
+    )
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"do_lower_case": false, "unk_token": "<unk>"}'
+    )
+    cased = tokenizer.load(tmp_path)
+    assert not cased.lowercase and cased.token(cased.unk_id) == "<unk>"

@@ -113,7 +113,7 @@ def in_theirs(config: models.EncoderConfig) -> dict[str, Any]:
 
 
 TOKENIZER = base.TokenizerFiles(
-    vocabularies=(*bert.TOKENIZER.vocabularies, sentence_piece.MODEL_FILE),
+    vocabularies=(*bert.TOKENIZER.vocabularies, sentence_piece.MASKLESS_FILE),
     fields={**bert.TOKENIZER.fields, "tokenizer_class": "PreTrainedTokenizerFast"},
     single=bert.TOKENIZER.single,
     pair=bert.TOKENIZER.pair,
