@@ -45,7 +45,6 @@ SHIFT = "masked_lm_shift"
 # The first and last id of a target; transformers reads the first only from here.
 START, END = "decoder_start_token_id", "eos_token_id"
 PROBLEM_TYPES = (REGRESSION, "single_label_classification", "multi_label_classification")
-POOLINGS = ("cls", "mean")  # of families with a field for it
 MULTI_LABEL = "multi_label_classification"
 
 
@@ -124,9 +123,7 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         decoder = _decoder(fields, family, encoder, misfits)
     start_id, end_id = _ends(fields, family, misfits)
     objective = _objective(fields, family, misfits)
-    pooling = fields.get(family.pooling) or POOLINGS[0]
-    if pooling not in POOLINGS:
-        misfits.append(faults.unknown(family.pooling, pooling, POOLINGS))
+    pooling = _pooling(fields, family, misfits)
     labels = _labels(fields, misfits)
     languages = _languages(fields, family, encoder.language_embeddings, misfits)
     architectures = fields.get("architectures") or ()
@@ -189,10 +186,13 @@ def to_json(
         fields = _fields_of(config, family)
     if decoder is not None:
         fields |= {name: getattr(decoder, ours) for name, (ours, _) in family.decoder.items()}
-    if family.pooling:
-        fields[family.pooling] = pooling
-    elif pooling != POOLINGS[0]:
-        must = f"{POOLINGS[0]!r} in classifiers of {family.title}"
+    theirs = {ours: name for name, ours in family.poolings.items()} if family.pooling else {}
+    if theirs and head != "sequence_classification":
+        fields[family.pooling] = next(iter(family.poolings))
+    elif pooling in theirs:
+        fields[family.pooling] = theirs[pooling]
+    elif theirs or pooling != "cls":
+        must = f"{' or '.join(map(repr, theirs or ('cls',)))} in classifiers of {family.title}"
         raise faults.wrong("pooling", pooling, must, "--format=bertjax keeps it")
     fields |= {
         **_language_fields(family, languages),
@@ -225,6 +225,17 @@ def _fixed_faults(fields: Mapping[str, Any], family: base.Family) -> list[str]:
         for name, value in family.fixed.items()
         if fields.get(name, value) not in (value, None) and (fields[name] or value)
     ]
+
+
+def _pooling(fields: Mapping[str, Any], family: base.Family, misfits: Faults) -> str:
+    """Returns the pooling of a classifier of sequences; a fault is added to `misfits`."""
+    if not family.pooling:
+        return "cls"
+    pooling = fields.get(family.pooling) or next(iter(family.poolings))
+    if isinstance(pooling, str) and pooling in family.poolings:
+        return family.poolings[pooling]
+    misfits.append(faults.unknown(family.pooling, pooling, family.poolings))
+    return "cls"
 
 
 def _objective(fields: Mapping[str, Any], family: base.Family, misfits: Faults) -> dict[str, Any]:

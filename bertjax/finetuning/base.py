@@ -23,8 +23,8 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from bertjax.finetuning import evaluation_files, example_files, feature_sets
+from bertjax.models import classification, lstm
 from bertjax.models import encoder as encoders
-from bertjax.models import lstm
 from bertjax.options.option import Option
 from bertjax.tasks import base as tasks
 from bertjax.tasks import distillation
@@ -425,9 +425,10 @@ def pooled_flops(
 ) -> float:
     """Returns three times the forward pass of a classifier of sequences."""
     states, width = states_flops(encoder, length, bilstm_size)
-    has_pooler = (pooling == "cls" or encoder.pooler == "normed") and not bilstm_size
+    has_pooler = classification.reads_pooler(encoder, pooling) and not bilstm_size
     pooler = encoder.hidden_size if has_pooler else 0
-    return 3.0 * rows * (states + 2.0 * width * (num_labels + pooler))
+    pooled = length if pooling == classification.LATE else 1
+    return 3.0 * rows * (states + 2.0 * width * (num_labels + pooled * pooler))
 
 
 def states_flops(

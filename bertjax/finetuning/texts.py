@@ -38,6 +38,13 @@ from bertjax.scores import classification
 from bertjax.tasks import base as tasks
 from bertjax.tasks import distillation
 
+# Pooler -> the poolings of transformers' classes with it.
+_EXPORTED = {
+    "dense": ("cls",),
+    "normed": ("cls", "mean"),
+    "every_pooling": ("cls", "mean", classifiers.LATE),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class _TextTask(base.FinetuningTask):
@@ -56,7 +63,7 @@ class _TextTask(base.FinetuningTask):
 
     @property
     def export_fault(self) -> str:
-        exported = ("cls", "mean") if self.encoder.pooler == "normed" else ("cls",)
+        exported = _EXPORTED[self.encoder.pooler]
         if self.pooling in exported or self.bilstm_size:
             return super().export_fault
         return (

@@ -36,6 +36,8 @@ class SelfAttention(nnx.Module):
     `window` and `left_to_right` restrict this layer, as in `visibility.Visibility`. With a
     `rotary_base` queries and keys are rotated by their positions (`rotary`). `gradient_dtype` is as
     in `layers.Dense`. The output's kernel is initialized with `output_stddev`; None: `stddev`.
+    Consecutive heads of queries share each of `num_key_value_heads` heads of keys and values;
+    0: none is shared. Source: Ainslie et al. 2023 (GQA), section 2.2.
     Source: Vaswani et al. 2017, section 3.2; Devlin et al. 2019, section 3.
     """
 
@@ -57,8 +59,10 @@ class SelfAttention(nnx.Module):
         use_bias: bool = True,
         output_stddev: float | None = None,
         num_terms: int = 1,
+        num_key_value_heads: int = 0,
     ):
         self.num_heads = num_heads
+        self.num_key_value_heads = num_key_value_heads or num_heads
         self.dropout_rate = dropout_rate
         self.implementation = implementation
         self.window = window
@@ -66,9 +70,9 @@ class SelfAttention(nnx.Module):
         self.rotary_base = rotary_base
         self.num_terms = num_terms
 
-        def dense(sigma: float = stddev) -> nnx.Linear:
+        def dense(sigma: float = stddev, width: int = hidden_size) -> nnx.Linear:
             return layers.Dense(
-                *(hidden_size, hidden_size),
+                *(hidden_size, width),
                 kernel_init=layers.INITIALIZERS[initializer](sigma),
                 dtype=dtype,
                 gradient_dtype=gradient_dtype,
@@ -76,7 +80,8 @@ class SelfAttention(nnx.Module):
                 rngs=rngs,
             )
 
-        self.query, self.key, self.value = dense(), dense(), dense()
+        narrow = hidden_size // num_heads * self.num_key_value_heads
+        self.query, self.key, self.value = dense(), dense(width=narrow), dense(width=narrow)
         self.output = dense(stddev if output_stddev is None else output_stddev)
 
     def __call__(
@@ -134,9 +139,14 @@ class SelfAttention(nnx.Module):
         return query * jnp.asarray((self.num_terms * query.shape[-1]) ** -0.5, query.dtype)
 
     def keys_and_values(self, states: Array) -> tuple[Array, Array]:
-        """Returns keys and values [B, S, H, K] before rotary embedding."""
-        by_head = (*states.shape[:2], self.num_heads, -1)
-        return self.key(states).reshape(by_head), self.value(states).reshape(by_head)
+        """Returns keys and values [B, S, H, K] before rotary embedding, shared ones repeated."""
+        by_head = (*states.shape[:2], self.num_key_value_heads, -1)
+        both = self.key(states).reshape(by_head), self.value(states).reshape(by_head)
+        if self.num_key_value_heads == self.num_heads:
+            return both
+        # Head j of keys serves the queries' heads j * shared to j * shared + shared - 1.
+        shared = self.num_heads // self.num_key_value_heads
+        return jnp.repeat(both[0], shared, axis=2), jnp.repeat(both[1], shared, axis=2)
 
     def _narrowed(self, visible: Visibility) -> Visibility:
         return visible.narrowed(window=self.window, left_to_right=self.left_to_right)

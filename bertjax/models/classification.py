@@ -20,7 +20,14 @@ from bertjax.models.encoder import EncoderConfig, make_encoder
 from bertjax.options import faults
 
 # The vector of a whole sequence: from the pooler on [CLS], as in the paper, or another pooling.
-POOLINGS = tuple(pooling_lib.POOLINGS)
+# "late" is the mean of what the pooler makes of every token, as in EuroBERT.
+LATE = "late"
+POOLINGS = (*pooling_lib.POOLINGS, LATE)
+
+
+def reads_pooler(config: EncoderConfig, pooling: str) -> bool:
+    """Returns whether a pooler stands before a classifier of sequences with this pooling."""
+    return pooling in ("cls", LATE) or config.pooler != "dense"
 
 
 class _OnEncoder(nnx.Module):
@@ -60,8 +67,8 @@ class _OnEncoder(nnx.Module):
 class SequenceClassifier(_OnEncoder):
     """Logits for a sequence, or a pair of sequences, from the pooled [CLS].
 
-    With `num_labels` 1 the one output is a regression's. Only the `pooling` "cls" has a pooler,
-    unless the config's is "normed". With a BiLSTM there is none, and "cls" and "last" are `ends`.
+    With `num_labels` 1 the one output is a regression's. `reads_pooler` says which `pooling` has a
+    pooler. With a BiLSTM there is none: "cls" and "last" are `ends`, and "late" is "mean".
     Source: google-research/bert, run_classifier.py, create_model.
 
     Raises:
@@ -80,7 +87,7 @@ class SequenceClassifier(_OnEncoder):
         if pooling not in POOLINGS:
             raise faults.unknown("pooling", pooling, POOLINGS)
         super().__init__(config, bilstm_size, rngs=rngs)
-        self.make_pooler(config, is_needed=pooling == "cls", rngs=rngs)
+        self.make_pooler(config, is_needed=reads_pooler(config, pooling), rngs=rngs)
         self.classifier = parts.classifier(config, self.width, num_labels, rngs=rngs)
         self.pooling = pooling
         self.dropout_rate = config.hidden_dropout_prob
@@ -95,6 +102,9 @@ class SequenceClassifier(_OnEncoder):
             pooled = ends(states, mask)
         elif self.pooling == "cls":
             pooled = self.pooled(states[:, 0])
+        elif self.pooling == LATE:
+            # As the mean of every token's logits, because the last layer is affine.
+            pooled = pooling_lib.pool(self.pooled(states), mask, "mean")
         else:
             pooled = self.pooled(pooling_lib.pool(states, mask, self.pooling))
         pooled = layers.dropout(pooled, self.dropout_rate, head_key)

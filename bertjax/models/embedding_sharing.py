@@ -39,12 +39,13 @@ def delta(name: str) -> str:
 def vocabulary_parameters(params: Mapping[str, Any]) -> set[str]:
     """Returns the paths of nested parameters that have a row for each entry of the vocabulary.
 
-    They are the word embeddings and the output biases of all encoders.
+    They are the word embeddings, and the heads' biases or own tables, of all encoders.
     """
     paths = parameters.encoder_paths(params)
     tables = ("word", delta("word"))
     names = {f"{path}.embeddings.{name}.embedding" for path in paths for name in tables}
-    names |= {f"{parameters.beside(path, head)}.bias" for path in paths for head in _HEADS}
+    of_heads = [parameters.beside(path, head) for path in paths for head in _HEADS]
+    names |= {f"{head}.{name}" for head in of_heads for name in ("bias", "output.embedding")}
     return names & parameters.flat(params).keys()
 
 

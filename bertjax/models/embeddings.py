@@ -153,7 +153,25 @@ class LearntEmbeddings(nnx.Module):
         return table[first : first + length][None]
 
 
-class TokenDropoutEmbeddings(nnx.Module):
+class BareWordEmbeddings(nnx.Module):
+    """EuroBERT's embeddings: of words alone, without norm or dropout."""
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        init = layers.EMBEDDING_INITIALIZERS[config.initializer](config.initializer_range)
+        self.word = WordEmbeddings(
+            config.vocab_size, config.hidden_size, embedding_init=init, rngs=rngs
+        )
+        self.dtype = jnp.dtype(config.dtype)
+
+    def __call__(
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "batch length hidden"]:
+        """Reads `input_ids`."""
+        del key
+        return self.word(inputs["input_ids"]).astype(self.dtype)
+
+
+class TokenDropoutEmbeddings(BareWordEmbeddings):
     """ESM-2's embeddings: of words alone, zero for masks and padding, without norm or dropout.
 
     A sequence with m masks among its n tokens, including special ones, is multiplied by
@@ -163,12 +181,8 @@ class TokenDropoutEmbeddings(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        init = layers.EMBEDDING_INITIALIZERS[config.initializer](config.initializer_range)
-        self.word = WordEmbeddings(
-            config.vocab_size, config.hidden_size, embedding_init=init, rngs=rngs
-        )
+        super().__init__(config, rngs=rngs)
         self.mask_id = config.mask_id
-        self.dtype = jnp.dtype(config.dtype)
 
     def __call__(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None

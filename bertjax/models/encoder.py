@@ -33,6 +33,7 @@ from bertjax.models.encoder_config import REMAT_POLICIES, EncoderConfig
 # Name -> the module, made from a config. A new part is a module and a row here.
 EMBEDDINGS: dict[str, Callable[..., nnx.Module]] = {
     "learnt": embeddings.LearntEmbeddings,
+    "words": embeddings.BareWordEmbeddings,
     "token_dropout": embeddings.TokenDropoutEmbeddings,
     "patches": values.PatchEmbeddings,
     "columns": values.ColumnEmbeddings,

@@ -23,7 +23,7 @@ REMAT_POLICIES: dict[str, Any] = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
 
-OF_TOKENS = ("learnt", "token_dropout")  # embeddings that are a table of a vocabulary
+OF_TOKENS = ("learnt", "words", "token_dropout")  # embeddings that are a table of a vocabulary
 VALUE_SIZES = {"patches": "value_width", "columns": "columns"}  # of the others, their sizes
 
 # Field -> its values. `encoder` adds the tables of parts, which read this config.
@@ -53,7 +53,8 @@ class EncoderConfig(fields.EncoderFields):
     Fields that change nothing get one value, so that equal encoders have equal configs:
     `embedding_projection` "if_needed" where widths differ, `local_rotary_base` 0 where it is
     `rotary_base` or there is no window, `global_every` 1 without a window, `rotary_angles` "exact"
-    without rotary positions, `mask_id` -1 where the embeddings read none. `columns` is a tuple.
+    without rotary positions, `mask_id` -1 where the embeddings read none, `num_key_value_heads` 0
+    where no head is shared. `columns` is a tuple.
 
     Raises:
       ValueError: listing every field that does not fit.
@@ -70,6 +71,8 @@ class EncoderConfig(fields.EncoderFields):
             object.__setattr__(self, "rotary_angles", "exact")
         if self.embeddings != "token_dropout":
             object.__setattr__(self, "mask_id", -1)
+        if self.num_key_value_heads == self.num_attention_heads:
+            object.__setattr__(self, "num_key_value_heads", 0)
         object.__setattr__(self, "columns", tuple(self.columns))
         if self.embeddings != "patches":
             object.__setattr__(self, "value_width", 0)
@@ -136,6 +139,11 @@ class EncoderConfig(fields.EncoderFields):
             f"a multiple of num_attention_heads, {heads}",
             heads < 1 or self.hidden_size % heads == 0,
         )
+        yield (
+            "num_key_value_heads",
+            f"0 or a divisor of num_attention_heads, {heads}",
+            not self.num_key_value_heads or heads % self.num_key_value_heads == 0,
+        )
         if self.position_embedding == "rotary":
             yield "rotary_base", "above 0", self.rotary_base > 0
             yield (
@@ -176,11 +184,13 @@ class EncoderConfig(fields.EncoderFields):
             or self.position_embedding in ("learnt", "rotary")
             or (self.position_embedding == "none" and self.relative != "none"),
         )
-        if self.embeddings == "token_dropout":
+        if self.embeddings in ("words", "token_dropout"):
             of_tokens = {"type_vocab_size": 0, "language_embeddings": 0, "embedding_size": 0}
-            for name, value in (of_tokens | {"position_embedding": "rotary"}).items():
-                must = f"{value!r} with embeddings='token_dropout', which embed tokens alone"
+            of_tokens |= {"embedding_projection": "if_needed", "position_embedding": "rotary"}
+            for name, value in of_tokens.items():
+                must = f"{value!r} with embeddings={self.embeddings!r}, which embed tokens alone"
                 yield name, must, getattr(self, name) == value
+        if self.embeddings == "token_dropout":
             must = f"the id of the mask, below vocab_size, {self.vocab_size}, or -1 (no mask)"
             yield "mask_id", must, -1 <= self.mask_id < max(self.vocab_size, 1)
 
@@ -263,7 +273,8 @@ class EncoderConfig(fields.EncoderFields):
         """
         products_of = CHOICES["feed_forward"][self.feed_forward].num_products
         dense = products_of * self.intermediate_size
-        projections = self.hidden_size * (4 * self.hidden_size + dense)
+        narrow = self._head_size * (self.num_key_value_heads or self.num_attention_heads)
+        projections = self.hidden_size * (2 * self.hidden_size + 2 * narrow + dense)
         products = 0
         for layer in range(self.num_hidden_layers):
             window = self.window_of(layer)

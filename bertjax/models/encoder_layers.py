@@ -36,6 +36,7 @@ def attention_of(
         implementation=config.attention,
         use_bias=config.use_bias,
         num_terms=3 if config.relative == "disentangled" else 1,
+        num_key_value_heads=config.num_key_value_heads,
         **restrictions,
     )
 

@@ -22,7 +22,8 @@ OFFSET_SIZE = 200
 class Pooler(nnx.Module):
     """A dense layer and `pooler_act` (tanh in BERT) on vectors, usually of [CLS].
 
-    If `pooler` is "normed", a norm follows, as in ModernBERT, where it stands before all
+    If `pooler` is "every_pooling", its vectors may be of any pooling, as in EuroBERT.
+    If it is "normed", a norm follows, as in ModernBERT, where it stands before all
     classifiers.
     """
 
@@ -45,7 +46,7 @@ class MlmHead(nnx.Module):
 
     With factorized embeddings the dense layer projects to their width. With a normed pooler the
     activation is the pooler's. Without `mlm_transform` nothing stands before the embeddings, as in
-    XLM.
+    XLM. Without `tie_word_embeddings` the head has its own table, and no bias, as in EuroBERT.
     The embedding table is an argument, not a member: the tie is visible where it is made.
     Source: google-research/bert run_pretraining.py, get_masked_lm_output.
     """
@@ -58,7 +59,12 @@ class MlmHead(nnx.Module):
                 config, config.hidden_size, config.embedding_width, **of_head, rngs=rngs
             )
             self.norm = parts.norm(config, config.embedding_width)
-        self.bias = nnx.Param(jnp.zeros(config.vocab_size))
+        if config.tie_word_embeddings:
+            self.output, self.bias = None, nnx.Param(jnp.zeros(config.vocab_size))
+        else:
+            init = layers.EMBEDDING_INITIALIZERS[config.initializer](config.initializer_range)
+            shape = (config.vocab_size, config.embedding_width)
+            self.output, self.bias = nnx.Embed(*shape, embedding_init=init, rngs=rngs), None
         self.hidden_act = config.pooler_act if config.pooler == "normed" else config.hidden_act
         self.gradient_dtype = jnp.dtype(config.gradient_dtype)
 
@@ -70,13 +76,15 @@ class MlmHead(nnx.Module):
         """Returns float32 logits."""
         if self.has_transform:
             hidden = self.norm(activations.ACTIVATIONS[self.hidden_act](self.dense(hidden)))
-        return _vocabulary_logits(hidden, embedding, self.bias[...], self.gradient_dtype)
+        table = embedding if self.output is None else self.output.embedding[...]
+        bias = None if self.bias is None else self.bias[...]
+        return _vocabulary_logits(hidden, table, bias, self.gradient_dtype)
 
 
 def _vocabulary_logits(
     vectors: Float[Array, "batch positions width"],
     embedding: Float[Array, "*devices vocab width"],
-    bias: Float[Array, " vocab"],
+    bias: Float[Array, " vocab"] | None,
     gradient_dtype: jnp.dtype,
 ) -> Float[Array, "batch positions vocab"]:
     """Returns float32 logits: products with the rows of a table, or of its copies."""
@@ -90,13 +98,14 @@ def _vocabulary_logits(
             gradient_dtype=gradient_dtype,
         )
 
-    return layers.add_bias(placement.with_own_copy(products, embedding, vectors), bias)
+    logits = placement.with_own_copy(products, embedding, vectors)
+    return logits if bias is None else layers.add_bias(logits, bias)
 
 
 def _logits_of_own_entries(
     vectors: Float[Array, "batch positions width"],
     embedding: Float[Array, "vocab width"],
-    bias: Float[Array, " vocab"],
+    bias: Float[Array, " vocab"] | None,
     gradient_dtype: jnp.dtype,
 ) -> Float[Array, "batch positions vocab"]:
     """Returns the logits of all rows; each device computes the logits of its own entries.
@@ -109,7 +118,8 @@ def _logits_of_own_entries(
         gradient_dtype=gradient_dtype,
         is_gathered=False,
     )
-    return layers.add_bias(placement.constrain(products, None, None, DATA), bias)
+    logits = placement.constrain(products, None, None, DATA)
+    return logits if bias is None else layers.add_bias(logits, bias)
 
 
 class PairHead(nnx.Module):

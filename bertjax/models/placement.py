@@ -14,8 +14,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 DATA, TENSOR = "data", "tensor"
-# The table of embeddings, with which a head's logits are products.
-WORDS = ".embeddings.word.embedding"
+# The tables with which a head's logits are products: the words', or an untied head's own.
+WORDS = (".embeddings.word.embedding", "_head.output.embedding")
 # A table of embeddings with at least this number of entries is split over `data`: updating a
 # smaller one costs a TPU little, and a usual batch has as many rows (docs/performance.md).
 LARGE_TABLE = 2**17

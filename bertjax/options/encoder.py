@@ -61,6 +61,11 @@ class EncoderFields:
     num_attention_heads: int = _field(
         12, "per layer; hidden_size must be a multiple", between(1, 10_000)
     )
+    num_key_value_heads: int = _field(
+        0,
+        "heads of keys and values, each shared by consecutive heads of queries; 0: none is shared",
+        between(0, 10_000),
+    )
     intermediate_size: int = _field(3072, "width of the feed-forward", between(1, 1_000_000))
     hidden_act: str = _field("gelu", "gelu (erf) | gelu_tanh | relu | silu")
     hidden_dropout_prob: float = _field(
@@ -120,8 +125,9 @@ class EncoderFields:
     )
     embeddings: str = _field(
         "learnt",
-        "kind of embeddings: learnt (words, positions, segments) | token_dropout (words, ESM-2) | "
-        "patches (values of series and images) | columns (of tables)",
+        "kind of embeddings: learnt (words, positions, segments) | words (without norm: EuroBERT) "
+        "| token_dropout (words, ESM-2) | patches (values of series and images) | columns (of "
+        "tables)",
     )
     position_embedding: str = _field(
         "learnt",
@@ -216,12 +222,16 @@ class EncoderFields:
     left_to_right: bool = _field(False, "True: a position sees itself and its left alone")
     pooler: str = _field(
         "dense",
-        "dense (BERT) | normed: ends in a norm and stands before every finetuned head (ModernBERT)",
-        choices=("dense", "normed"),
+        "dense (BERT) | every_pooling: also with other poolings than cls (EuroBERT) | normed: ends "
+        "in a norm and stands before every finetuned head (ModernBERT)",
+        choices=("dense", "every_pooling", "normed"),
     )
     pooler_act: str = _field("tanh", "of the pooler: tanh | gelu (erf) | gelu_tanh | relu | silu")
     mlm_transform: bool = _field(
         True, "False: the masked-token head is the words' table and a bias (XLM)"
+    )
+    tie_word_embeddings: bool = _field(
+        True, "False: the masked-token head has a table of its own and no bias (EuroBERT)"
     )
 
 

@@ -50,7 +50,7 @@ ROWS: dict[str, Option] = {
 }  # fmt: skip
 
 OWNED: dict[str, Option] = {
-    "pooling": Option("cls", "of a sequence: cls | mean | max | weighted | last"),
+    "pooling": Option("cls", "of a sequence: cls | mean | max | weighted | last | late"),
     "bilstm_size": Option(
         0, "each direction's width of a BiLSTM under the head; 0: none", AT_LEAST_0),
     "is_regression": Option(False, "table: the label is a number"),

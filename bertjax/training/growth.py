@@ -15,10 +15,14 @@ import numpy as np
 from jaxtyping import Int
 
 # Fields of EncoderConfig that may be larger than in the source.
-FIELDS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+FIELDS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    "intermediate_size",
+)
 # Parameters whose last axis has the heads one after the other, and those whose first axis has.
-_HEADS_LAST = r".*\.attention\.(query|key|value)\.(kernel|bias)"
-_HEADS_FIRST = r".*\.attention\.output\.kernel"
+_QUERIES_LAST = r".*\.attention\.query\.(kernel|bias)"
+_KEYS_LAST = r".*\.attention\.(key|value)\.(kernel|bias)"
+_QUERIES_FIRST = r".*\.attention\.output\.kernel"
 
 
 def tiled_places(old: int, new: int, unit: int = 1) -> Int[np.ndarray, " new"]:
@@ -43,12 +47,14 @@ def tiled(
     path: str,
     depths: tuple[int, int],
     head_size: int,
+    shared: int = 1,
     rows: Collection[str],
 ) -> dict[str, np.ndarray]:
     """Returns the parameters of an encoder at `path`, and of the heads on it, in larger shapes.
 
     `depths` are the numbers of stored layers, old and new. Heads are repeated whole, of `head_size`
-    each, because rotary positions turn their halves together. The first axis of the parameters
+    each, because rotary positions turn their halves together; the `shared` heads of queries that
+    read one head of keys are repeated together. The first axis of the parameters
     named in `rows` stays as it is. Parameters that the smaller model lacks are left out.
     """
     of_layer = repeated_layers(*depths)
@@ -59,21 +65,28 @@ def tiled(
         return name
 
     return {
-        name: _tiled(name, params[source(name)], shape, head_size, name in rows)
+        name: _tiled(name, params[source(name)], shape, (head_size, shared), name in rows)
         for name, shape in shapes.items()
         if source(name) in params and params[source(name)].ndim == len(shape)
     }
 
 
 def _tiled(
-    name: str, value: np.ndarray, shape: tuple[int, ...], head_size: int, has_rows: bool
+    name: str,
+    value: np.ndarray,
+    shape: tuple[int, ...],
+    heads: tuple[int, int],
+    has_rows: bool,
 ) -> np.ndarray:
+    size, shared = heads
     for axis in range(int(has_rows), value.ndim):
         old, new = value.shape[axis], shape[axis]
         if old == new:
             continue
-        is_of_heads = (axis == value.ndim - 1 and re.fullmatch(_HEADS_LAST, name)) or (
-            axis == 0 and re.fullmatch(_HEADS_FIRST, name)
-        )
-        value = np.take(value, tiled_places(old, new, head_size if is_of_heads else 1), axis)
+        is_last = axis == value.ndim - 1
+        if re.fullmatch(_QUERIES_LAST, name) if is_last else re.fullmatch(_QUERIES_FIRST, name):
+            unit = size * shared
+        else:
+            unit = size if is_last and re.fullmatch(_KEYS_LAST, name) else 1
+        value = np.take(value, tiled_places(old, new, unit), axis)
     return value

@@ -337,12 +337,18 @@ def _grown(source: Source, target: Target) -> Source:
         path=path,
         depths=depths,
         head_size=ours.hidden_size // ours.num_attention_heads,
+        shared=_shared(ours),
         rows=embedding_sharing.vocabulary_parameters(target.params),
     )
     sizes = [f"{name} {was} to {now}" for name, (was, now) in larger.items()]
     layers = ", ".join(map(str, growth.repeated_layers(*depths)))
     note = f"Grown from a smaller model: {'; '.join(sizes)}; its layers {layers} in this order"
     return source.but(values=values, notes=[note])
+
+
+def _shared(config: encoder.EncoderConfig) -> int:
+    """Returns how many heads of queries read one head of keys."""
+    return config.num_attention_heads // (config.num_key_value_heads or config.num_attention_heads)
 
 
 def _stored_layers(names: Iterable[str], path: str) -> int:
@@ -531,6 +537,13 @@ def _growth_faults(source: encoder.EncoderConfig, target: Target) -> Iterator[st
             f"config.model.hidden_size / config.model.num_attention_heads is {sizes[1]}, the "
             f"source's heads have {sizes[0]}: with config.init_from_smaller heads are repeated "
             "whole, so choose another config.model.num_attention_heads"
+        )
+    if (theirs := _shared(source)) != (ours := _shared(target.encoder)):
+        yield (
+            f"config.model.num_key_value_heads is {target.encoder.num_key_value_heads}, so {ours} "
+            f"heads of queries share one of keys; in the source {theirs} do, and "
+            f"config.init_from_smaller repeats them together: set it to num_attention_heads / "
+            f"{theirs}"
         )
     if len(parameters.encoder_paths(target.params)) > 1:
         yield "config.init_from_smaller is for models with one encoder; this one has several"

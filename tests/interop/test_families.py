@@ -79,6 +79,12 @@ FIELDS["mpnet"] = SIZES | {
     **{"max_position_embeddings": 15, "layer_norm_eps": 1e-5},
 }
 FIELDS["nomic_bert"] = SIZES | {"hidden_size": 18, "attn_implementation": "eager"}
+FIELDS["eurobert"] = SIZES | {
+    **{"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2},
+    **{"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 1, "mask_token_id": 2},
+    **{"rope_parameters": {"rope_type": "default", "rope_theta": 250.0}},
+    "attn_implementation": "eager",
+}
 # ALBERT with several groups, layers in a row, embeddings as wide as the layers, erf.
 GROUPS = {
     **{"embedding_size": 15, "num_hidden_layers": 4, "num_hidden_groups": 2},
@@ -99,7 +105,10 @@ HEADS = {
         *("masked_lm", "none", "sequence_classification", "token_classification"),
         *("question_answering", "multiple_choice"),
     ),
-    "nomic_bert": ("masked_lm", "none", "sequence_classification", "token_classification"),
+    **dict.fromkeys(
+        ("nomic_bert", "eurobert"),
+        ("masked_lm", "none", "sequence_classification", "token_classification"),
+    ),
     "roberta": ("masked_lm", "none", "sequence_classification", "token_classification"),
     "xlm": ("masked_lm", "none", "token_classification", "question_answering"),
     "esm": ("masked_lm", "none", "sequence_classification", "token_classification"),
@@ -128,6 +137,12 @@ CASES = [
         {"position_biased_input": True, "type_vocab_size": 2, "max_position_embeddings": 13},
     ),
     ("nomic_bert", "masked_lm", {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}),
+    *(
+        ("eurobert", "sequence_classification", {"classifier_pooling": pooling})
+        for pooling in ("bos", "mean")
+    ),
+    ("eurobert", "masked_lm", {"num_key_value_heads": 4, "hidden_act": "gelu"}),
+    ("eurobert", "none", {"num_key_value_heads": 1}),
     ("xlm", "masked_lm", {"use_lang_emb": False, "gelu_activation": False}),
 ]
 IDS = [f"{name}-{head}{'-other' if changes else ''}" for name, head, changes in CASES]
@@ -247,9 +262,9 @@ def test_outputs_losses_and_gradients_are_theirs(tmp_path, name, head, changes):
     again = type(theirs).from_pretrained(tmp_path / "again")
     if changes.get("legacy", True):  # DeBERTa's older names of the head, which are written
         assert_state(theirs, again)
-    for field in ("classifier_pooling", "classifier_activation"):  # of ModernBERT
+    for field in ("classifier_pooling", "classifier_activation"):  # of ModernBERT, EuroBERT
         assert getattr(again.config, field, None) == getattr(theirs.config, field, None)
-    pooling = {"pooling": read.pooling} if "classifier_pooling" in changes else {}
+    pooling = {"pooling": read.pooling} if head == "sequence_classification" else {}
     graphdef, params = outputs.module_of(read, **pooling)
     rows = make_rows(head, padding=theirs.config.pad_token_id)
     # In a window a padding sees other padding there and nothing here.

@@ -179,6 +179,7 @@ class Family:
     `read`: maps the fields of other versions of config.json to `fields`.
     `restated`: fields to write in addition to `fields`, or instead of them.
     `pooling`: the field with the pooling of a classifier of sequences; "": it reads [CLS].
+    `poolings`: the values of this field -> ours; a file without the field has the first.
     `constants`: tensors that are not parameters, by name, and values of parameters that a model or
       a file may lack; it takes the sizes of the encoder, and of the decoder if there is one.
     `decoder`: fields of config.json with the sizes of a decoder -> ours, and the defaults.
@@ -215,6 +216,9 @@ class Family:
     read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     restated: Callable[[models.EncoderConfig], Mapping[str, Any]] = lambda config: {}
     pooling: str = ""
+    poolings: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: {"cls": "cls", "mean": "mean"}
+    )
     constants: Callable[
         [models.EncoderConfig, models.EncoderConfig | None], Mapping[str, np.ndarray]
     ] = lambda config, decoder: {}

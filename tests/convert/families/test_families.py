@@ -31,6 +31,7 @@ SIZES = {
     "xlm": {"language_embeddings": 3},
     "deberta-v2": {"relative_buckets": 8, "relative_span": 40},
     "esm": {"mask_id": 5},
+    "eurobert": {"num_key_value_heads": 1},
     "vit_mae": {"value_width": 12, "max_position_embeddings": 17},
 }
 
@@ -201,6 +202,19 @@ RELEASED = {
         "use_cache": True, "use_flash_attn": True, "use_rms_norm": False, "use_xentropy": True,
         "vocab_size": 30528,
     },
+    "eurobert": {
+        "architectures": ["EuroBertForMaskedLM"], "attention_bias": False,
+        "attention_dropout": 0.0, "bos_token": "<|begin_of_text|>", "bos_token_id": 128000,
+        "clf_pooling": "late", "eos_token": "<|end_of_text|>", "eos_token_id": 128001,
+        "head_dim": 64, "hidden_act": "silu", "hidden_dropout": 0.0, "hidden_size": 768,
+        "initializer_range": 0.02, "intermediate_size": 3072, "mask_token": "<|mask|>",
+        "mask_token_id": 128002, "max_position_embeddings": 8192, "mlp_bias": False,
+        "model_type": "eurobert", "num_attention_heads": 12, "num_hidden_layers": 12,
+        "num_key_value_heads": 12, "pad_token": "<|end_of_text|>", "pad_token_id": 128001,
+        "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 250000,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": False,
+        "vocab_size": 128256,
+    },
     "mpnet": {
         "architectures": ["MPNetForMaskedLM"], "attention_probs_dropout_prob": 0.1,
         "bos_token_id": 0, "eos_token_id": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
@@ -263,6 +277,9 @@ def test_a_released_model_has_its_sizes_and_its_number_of_parameters(caplog):
     assert parse("albert").encoder.hidden_act == "gelu_tanh"
 
 
+HEADS = "num_attention_heads"
+
+
 def test_a_config_that_is_computed_otherwise_is_refused():
     for name, changes, message in (
         ("bert", {"type_vocab_size": 0}, "type_vocab_size is 0; it must be at least 1"),
@@ -285,6 +302,14 @@ def test_a_config_that_is_computed_otherwise_is_refused():
         ("nomic_bert", {"activation_function": "gelu"}, "activation_function is 'gelu'"),
         ("nomic_bert", {"embd_pdrop": 0.0}, "embd_pdrop is 0.0; it must be resid_pdrop, 0.1"),
         ("nomic_bert", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
+        ("eurobert", {"tie_word_embeddings": True}, "tie_word_embeddings is True; only False"),
+        ("eurobert", {"mlp_bias": True}, "mlp_bias is True; only False"),
+        ("eurobert", {"head_dim": 128}, "head_dim is 128; it must be hidden_size / num_att"),
+        ("eurobert", {"num_key_value_heads": 5}, "num_key_value_heads is 5; it must be 0 or a div"),
+        ("eurobert", {"num_key_value_heads": 0}, "num_key_value_heads is 0; it must be a divisor"),
+        ("eurobert", {"rope_scaling": {"type": "linear"}}, "rope_type is 'linear'"),
+        ("eurobert", {"rope_parameters": [5.0]}, "rope_parameters is \\[5.0\\]; it must be an obj"),
+        ("eurobert", {"head_dim": "a", HEADS: "b"}, f"{HEADS} is 'b'; it must be a whole number"),
         ("xlm", {"gelu_activation": 1}, "gelu_activation is 1; it must be true or false"),
         ("xlm", {"emb_dim": True}, "emb_dim is True; it must be a whole number"),
     ):
@@ -323,6 +348,32 @@ def test_both_dialects_of_nomic_bert_are_read():
     fields = {"n_positions": 8192, "max_position_embeddings": 8192, "rope_parameters": dynamic}
     read = huggingface_config.parse_config(today | fields, source="config.json").encoder
     assert (read.max_position_embeddings, read.rotary_base) == (2048, 500.0)
+
+
+EUROBERTS = {
+    **{"num_attention_heads": 18, "num_key_value_heads": 6, "head_dim": None},
+    **{"num_hidden_layers": 26, "hidden_size": 1152, "intermediate_size": 4096},
+}
+LARGEST = {"num_hidden_layers": 32, "hidden_size": 2304, "intermediate_size": 6144}
+
+
+def test_the_released_euroberts_have_their_sizes_without_a_word(caplog):
+    for changes, bare, count in (
+        ({}, 211_766_016, 310_266_624),
+        (EUROBERTS, 607_874_688, 755_625_600),
+        (EUROBERTS | LARGEST, 2_107_590_912, 2_403_092_736),
+    ):
+        read = parse("eurobert", **changes)
+        assert (read.encoder.rotary_base, read.encoder.layer_norm_eps) == (250_000, 1e-5)
+        shapes = pretrained.shapes(read.encoder)
+        for head, parameters in (("none", bare), ("masked_lm", count)):
+            of_class = (shape for it, shape in shapes.items() if heads.is_required(it, head))
+            assert sum(map(math.prod, of_class)) == parameters
+    assert caplog.messages == []
+    today = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
+    assert parse("eurobert", **today).encoder.rotary_base == 5e5
+    unsaid = huggingface_config.parse_config({"model_type": "eurobert"}, source="config.json")
+    assert unsaid.encoder == parse("eurobert", rope_theta=10_000).encoder
 
 
 SHARED = {"embedding_size": 128, "num_hidden_groups": 1}
