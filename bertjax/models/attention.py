@@ -37,7 +37,7 @@ class SelfAttention(nnx.Module):
     `rotary_base` queries and keys are rotated by their positions (`rotary`). `gradient_dtype` is as
     in `layers.Dense`. The output's kernel is initialized with `output_stddev`; None: `stddev`.
     Consecutive heads of queries share each of `num_key_value_heads` heads of keys and values;
-    0: none is shared. Source: Ainslie et al. 2023 (GQA), section 2.2.
+    0: no head is shared. Source: Ainslie et al. 2023 (GQA), section 2.2.
     Source: Vaswani et al. 2017, section 3.2; Devlin et al. 2019, section 3.
     """
 

@@ -63,7 +63,7 @@ class EncoderFields:
     )
     num_key_value_heads: int = _field(
         0,
-        "heads of keys and values, each shared by consecutive heads of queries; 0: none is shared",
+        "heads of keys and values, each shared by consecutive heads of queries; 0: as many",
         between(0, 10_000),
     )
     intermediate_size: int = _field(3072, "width of the feed-forward", between(1, 1_000_000))

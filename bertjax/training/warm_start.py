@@ -347,7 +347,7 @@ def _grown(source: Source, target: Target) -> Source:
 
 
 def _shared(config: encoder.EncoderConfig) -> int:
-    """Returns how many heads of queries read one head of keys."""
+    """Returns the number of heads of queries that read one head of keys."""
     return config.num_attention_heads // (config.num_key_value_heads or config.num_attention_heads)
 
 
