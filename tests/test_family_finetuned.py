@@ -11,12 +11,12 @@ import pytest
 from bertjax import inference, jobs, models, train
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, workdir
-from bertjax.convert.families import modernbert, nomic_bert
+from bertjax.convert.families import deberta_v2, modernbert, mpnet, nomic_bert
 from bertjax.models import embedding_sharing, parameters
 from bertjax.tasks import base as tasks_base
-from bertjax.tokenization import sentence_piece
+from bertjax.tokenization import library_tokenizer, sentence_piece
 from bertjax.training import optim, warm_start
-from tests import programs, small_byte_bpe, small_datasets, small_records
+from tests import programs, small_byte_bpe, small_datasets, small_records, small_tokenizers
 from tests.convert import weights
 from tests.data_pipelines import test_train_vocabulary
 from tests.tokenization import test_sentence_piece
@@ -41,6 +41,7 @@ class Family:
     head: str
     fields: dict
     vocabulary: str = "wordpiece"
+    unused: int = 0  # rows of the table of words behind the vocabulary
 
 
 FAMILIES = {
@@ -69,6 +70,18 @@ FAMILIES = {
         },
         "byte_bpe",
     ),
+    "deberta-v2": Family(
+        *("deberta-v2", "masked_lm"),
+        {
+            **deberta_v2.FAMILY.traits,
+            **{"position_embedding": "none", "type_vocab_size": 0, "layer_norm_eps": 1e-7},
+            **{"relative_buckets": 8, "relative_span": 24},
+        },
+        **{"vocabulary": "spm", "unused": 99},
+    ),
+    "mpnet": Family(
+        "mpnet", "masked_lm", {**mpnet.FAMILY.traits, "layer_norm_eps": 1e-5}, "mpnet", unused=3
+    ),
     "nomic_bert": Family("nomic_bert", "masked_lm", nomic_bert.FAMILY.traits),
     "distilbert": Family("distilbert", "masked_lm", {"type_vocab_size": 0, "pooler_act": "relu"}),
     "left_to_right": Family("", "masked_lm", {"left_to_right": True}),
@@ -78,6 +91,18 @@ VOCABULARIES = {
     "byte_bpe": lambda: small_byte_bpe.vocabulary(size=400),
     "sentencepiece": lambda: sentence_piece.SentencePieceTokenizer(
         test_sentence_piece.model(lines=[" ".join(small_records.WORDS)], **test_sentence_piece.BERT)
+    ),
+    "spm": lambda: sentence_piece.SentencePieceTokenizer(
+        test_sentence_piece.model(
+            lines=[" ".join(small_records.WORDS)], **test_sentence_piece.DEBERTA
+        )
+    ),
+    "mpnet": lambda: library_tokenizer.of_vocabulary(
+        [*small_tokenizers.MPNET, *small_records.WORDS],
+        {
+            **library_tokenizer.NAMES[library_tokenizer.MPNET_CLASS],
+            "tokenizer_class": library_tokenizer.MPNET_CLASS,
+        },
     ),
     "xlm-roberta": lambda: test_train_vocabulary.trained(
         small_records.WORDS, kind="sentencepiece", special_tokens="xlm-roberta", size=90
@@ -114,7 +139,8 @@ TRAINED = {
 def write_source(directory, family):
     """Writes random weights of a family with its own kind of vocabulary."""
     vocabulary = VOCABULARIES[family.vocabulary]()
-    config = dataclasses.replace(SIZES, vocab_size=vocabulary.vocab_size, **family.fields)
+    rows = vocabulary.vocab_size + family.unused
+    config = dataclasses.replace(SIZES, vocab_size=rows, **family.fields)
     generator = None
     if family.head == "replaced_tokens":
         generator = dataclasses.replace(config, hidden_size=8, intermediate_size=16)
@@ -142,7 +168,7 @@ def multiplier(name, how, family):
     """Returns the factor of the learning rate, by definition."""
     if how == "lora":
         return 0.0 if name.startswith("encoder.") else 1.0
-    if name.startswith("encoder.embeddings."):
+    if name.startswith(("encoder.embeddings.", "encoder.relative.")):
         return 0.0 if ".word." in name else DECAY**3
     if layer := re.match(r"encoder\.layers\.(\d)", name):
         shared = "num_hidden_groups" in family.fields
@@ -170,6 +196,7 @@ STARTS = [
     *(("left_to_right", "regression"), ("left_to_right", "swag"), ("modernbert", "conll")),
     *(("electra", "squad_v1"), ("albert", "swag"), ("nomic_bert", "conll")),
     ("nomic_bert", "squad_v1"),  # without a class for spans there
+    *(("deberta-v2", "table"), ("deberta-v2", "squad_v1"), ("mpnet", "swag"), ("mpnet", "conll")),
 ]
 
 
@@ -219,6 +246,8 @@ RUNS = [
     ("xlm-roberta", "squad_v1", "by_depth"),
     ("albert", "conll", "by_depth"),
     ("electra", "swag", "lora"),
+    ("deberta-v2", "squad_v1", "lora"),
+    ("mpnet", "conll", "by_depth"),
 ]
 
 

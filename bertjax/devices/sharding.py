@@ -25,6 +25,8 @@ from bertjax.options import faults
 # The number of vocabulary entries is seldom divisible, so embeddings are split along the hidden
 # dimension under fsdp and replicated over the tensor axis.
 _PATCHES = r".*\.embeddings\.patches\.kernel"  # the number of values is small, seldom divisible
+# The table of distances is small, and T5's has a column for each head, which few meshes divide.
+_DISTANCES = r".*\.relative\.table\.embedding"
 _COLUMN = r".*\.(query|key|value|intermediate|gate)"
 _COLUMN_BIAS = _COLUMN + r"\.bias"
 _ROW = r".*\.(layers|cross)\.\d+\.(attention\.)?output"
@@ -35,6 +37,7 @@ _WHOLE = {part: (rf"{part}\..*", P()) for part in ("lora", "lstm", "sbo_head")}
 RULES: dict[str, list[tuple[str, P]]] = {
     "data_parallel": [(r".*", P())],
     "fsdp": [
+        (_DISTANCES, P()),
         (r".*\.embedding", P(None, DATA)),
         (_PATCHES, P(None, DATA)),
         (r".*\.kernel", P(DATA, None)),
@@ -47,6 +50,7 @@ RULES: dict[str, list[tuple[str, P]]] = {
         (r".*", P()),
     ],
     "fsdp_tensor": [
+        (_DISTANCES, P()),
         (r".*\.embedding", P(None, DATA)),
         (_PATCHES, P(None, DATA)),
         (_COLUMN + r"\.kernel", P(DATA, TENSOR)),
@@ -93,7 +97,7 @@ def shardings(
     """
     table = f"sharding rule table {rule_table!r}"
     whole = [rule for part, rule in _WHOLE.items() if part in params]
-    absent = [it for it in (_COLUMN_BIAS, _PATCHES) if not _has(params, it)]
+    absent = [it for it in (_COLUMN_BIAS, _PATCHES, _DISTANCES) if not _has(params, it)]
     rules = [rule for rule in RULES[rule_table] if rule[0] not in absent]
     specs = parameters.assign([*whole, *rules], params, table=table)
     by_name = {
@@ -138,7 +142,7 @@ def _split(spec: P, shape: Sequence[int], devices: int) -> P:
 
 
 def _has(params: Any, pattern: str) -> bool:
-    """Returns whether any parameter's path matches, as not all encoders have biases or patches."""
+    """Returns whether any parameter's path matches, as not all encoders have each of them."""
     return any(re.fullmatch(pattern, path) for path in parameters.flat(params))
 
 

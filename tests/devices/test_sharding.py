@@ -33,6 +33,10 @@ MESHES = {
 BERT = dataclasses.replace(conftest.TINY, num_hidden_layers=1)
 # Its masks must not depend on where the rows lie.
 DROPPING = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+RELATIVE = {
+    kind: dataclasses.replace(BERT, relative=kind, relative_buckets=8, relative_span=32)
+    for kind in ("disentangled", "t5_bias")
+}
 MODERN = dataclasses.replace(BERT, **modernbert.FAMILY.traits, window=2, global_every=0)
 
 
@@ -54,6 +58,7 @@ CASES = {
     "packed": Case(
         MODERN, optim.OptimizerOptions("stable_adamw", eps=1e-3, ema_decay=0.7), is_packed=True
     ),
+    **{kind: Case(it, optim.OptimizerOptions(eps=1e-3)) for kind, it in RELATIVE.items()},
     "muon": Case(BERT, optim.OptimizerOptions("muon", eps=1e-3, ema_decay=0.7)),
 }
 
@@ -134,6 +139,9 @@ def on_one_device(name):
         ("packed", "fsdp_tensor", True),
         ("muon", "data_parallel", True),
         ("muon", "fsdp_tensor", True),
+        ("disentangled", "fsdp_tensor", True),
+        ("t5_bias", "fsdp", True),
+        ("t5_bias", "tensor", True),
     ],
 )
 def test_eight_devices_equal_one(name, rule_table, split_kernels):
@@ -259,6 +267,15 @@ def test_what_a_table_splits_stays_as_it_says(tiny, rule_table, kernel):
     query = "encoder.layers.0.attention.query"
     assert before[f"{query}.bias"] == after[f"{query}.bias"]
     assert tuple(after[f"{query}.kernel"]) == kernel
+
+
+@pytest.mark.parametrize("kind", RELATIVE)
+def test_the_table_of_distances_is_whole_on_meshes_that_divide_no_heads(kind):
+    mesh = sharding.make_mesh(jax.devices()[:8], **MESHES["fsdp"])
+    _, params = tasks_base.abstract_model(pretraining.Pretraining(RELATIVE[kind]))
+    placed = parameters.flat(sharding.shardings(mesh, params, params, rule_table="fsdp"))
+    assert placed["encoder.relative.table.embedding"].spec == sharding.P()
+    assert placed["encoder.embeddings.word.embedding"].spec == sharding.P(None, "data")
 
 
 def test_by_default_kernels_and_their_moments_are_split():

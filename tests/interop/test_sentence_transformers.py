@@ -62,6 +62,8 @@ VECTORS = sentence_vectors.SentenceVectors(
         ("bert", "max", False, True, ()),
         ("bert", "cls", True, True, ((32, "tanh"),)),  # LaBSE
         ("modernbert", "cls", True, False, ()),
+        ("deberta-v2", "mean", True, False, ()),
+        ("mpnet", "mean", True, True, ()),
         ("roberta", "weighted", True, False, ((24, "identity", False), (16, "gelu"))),
         ("distilbert", "last", False, False, ()),
         ("distilbert", "mean", False, False, ((16, "tanh"),)),  # distiluse

@@ -158,6 +158,24 @@ def test_a_larger_model_begins_as_a_smaller_one_repeated():
     np.testing.assert_array_equal(matched.values[BIAS], source.params[BIAS])
 
 
+@pytest.mark.parametrize("kind", ["disentangled", "t5_bias"])
+def test_the_layers_of_a_larger_model_share_its_repeated_table_of_distances(kind):
+    relative = {"relative": kind, "relative_buckets": 4, "relative_span": 16}
+    source = make_source(dataclasses.replace(SIZES, **relative))
+    large = dataclasses.replace(LARGE, **relative)
+    matched = warm_start.match(source, make_target(large, may_grow=True))
+    assert not matched.fresh
+    # The places of width, and of heads, are those of the layers.
+    places = (np.arange(6) - 1) % 4 if kind == "t5_bias" else (np.arange(48) - 8) % 32
+    for name, value in source.params.items():
+        if name.startswith("encoder.relative."):
+            np.testing.assert_array_equal(matched.values[name], value[..., places], err_msg=name)
+    other = dataclasses.replace(large, relative_buckets=6)
+    if kind == "disentangled":
+        lines = fault_lines(source, make_target(other, may_grow=True))
+        assert any("relative_buckets is 6" in line for line in lines), lines
+
+
 def test_the_norm_that_a_first_layer_lacks_is_fresh_in_its_repetitions():
     one = dataclasses.replace(MODERN, num_hidden_layers=1)
     three = dataclasses.replace(MODERN, num_hidden_layers=3)
