@@ -7,6 +7,7 @@ import random
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from bertjax.tokenization import library_tokenizer
 from tests import small_byte_bpe
 
 LINES = (
@@ -215,6 +216,13 @@ SHAPES = {
         "bert",
     ),
 }
+
+
+def mpnet(words):
+    """Returns MPNet's tokenizer with these words, by the names that its class gives."""
+    config = dict(library_tokenizer.NAMES[library_tokenizer.MPNET_CLASS])
+    config[library_tokenizer.CLASS_FIELD] = library_tokenizer.MPNET_CLASS
+    return library_tokenizer.of_vocabulary([*MPNET, *words], config)
 
 
 def write(directory, shape):

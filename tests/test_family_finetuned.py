@@ -14,7 +14,7 @@ from bertjax.convert import formats, workdir
 from bertjax.convert.families import deberta_v2, modernbert, mpnet, nomic_bert
 from bertjax.models import embedding_sharing, parameters
 from bertjax.tasks import base as tasks_base
-from bertjax.tokenization import library_tokenizer, sentence_piece
+from bertjax.tokenization import sentence_piece
 from bertjax.training import optim, warm_start
 from tests import programs, small_byte_bpe, small_datasets, small_records, small_tokenizers
 from tests.convert import weights
@@ -97,13 +97,7 @@ VOCABULARIES = {
             lines=[" ".join(small_records.WORDS)], **test_sentence_piece.DEBERTA
         )
     ),
-    "mpnet": lambda: library_tokenizer.of_vocabulary(
-        [*small_tokenizers.MPNET, *small_records.WORDS],
-        {
-            **library_tokenizer.NAMES[library_tokenizer.MPNET_CLASS],
-            "tokenizer_class": library_tokenizer.MPNET_CLASS,
-        },
-    ),
+    "mpnet": lambda: small_tokenizers.mpnet(small_records.WORDS),
     "xlm-roberta": lambda: test_train_vocabulary.trained(
         small_records.WORDS, kind="sentencepiece", special_tokens="xlm-roberta", size=90
     ),

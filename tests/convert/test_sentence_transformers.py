@@ -5,15 +5,18 @@ import json
 import math
 import shutil
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from bertjax import encode, inference, predict
+from bertjax import encode, inference, jobs, predict
 from bertjax.convert import __main__ as convert
 from bertjax.convert import formats, pretrained
-from bertjax.models import sentence_vectors
-from tests import small_sentences
+from bertjax.models import parameters, sentence_vectors
+from bertjax.tasks import base as tasks_base
+from bertjax.training import warm_start
+from tests import small_embeddings, small_sentences
 from tests.convert import weights
 
 MODES = ("cls_token", "mean_tokens", "max_tokens", "weightedmean_tokens", "lasttoken")
@@ -397,3 +400,31 @@ def test_what_was_written_is_read_also_of_a_workdir_made_of_it(exported, tmp_pat
     assert "| prompt `query` | `w9 ` |" in card
     with pytest.raises(ValueError, match="--step=3 chooses a checkpoint of a workdir"):
         inference.load(exported, step=3)
+
+
+def test_the_layout_of_all_mpnet_is_read_by_encode_and_trained_on(tmp_path):
+    small_sentences.write_mpnet(tmp_path / "model")
+    model = inference.load(tmp_path / "model")
+    texts = ["w1 W2 nothing", "w3", " ".join(["w5"] * 40)]
+    found = encode.encode(model, texts, truncate=True)["features"]
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, rtol=1e-5)
+    known = model.vocabulary
+    rows = [[0, *known.encode(text)[: small_sentences.MAX_LENGTH - 2], 2] for text in texts]
+    assert rows[0] == [0, known.encode("w1")[0], known.encode("w2")[0], known.unk_id, 2]
+    module = parameters.merge(model.graphdef, model.params)
+    for row, vector in zip(rows, found, strict=True):
+        batch = {"input_ids": jnp.array([row]), "input_mask": jnp.ones((1, len(row)), jnp.int32)}
+        mean = np.asarray(module.encoder(batch))[0].mean(axis=0)
+        np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=2e-6)
+    prompted = encode.encode(model, texts[:2], prompt="w9 ")["features"]
+    wanted = encode.encode(model, [f"w9 {text}" for text in texts[:2]])["features"]
+    np.testing.assert_allclose(prompted, wanted, atol=2e-6)
+
+    config = small_embeddings.make_config(tmp_path / "data", tmp_path / "model")
+    job = jobs.JOBS["finetuning"].open(config)
+    _, params = tasks_base.abstract_model(job.task)
+    begun = warm_start.of_job(job, params)
+    assert begun is not None and not begun.fresh
+    batch = next(job.data.train_batches(job.phases[0], start_step=0, rows=None))
+    ids = batch["input_ids"].reshape(-1, batch["input_ids"].shape[-1])
+    assert {*ids[:, 0]} <= {0, 1} and (ids == 2).any(axis=1).sum() > 1

@@ -13,7 +13,7 @@ from bertjax import encode, inference, predict
 from bertjax.convert import __main__ as convert
 from bertjax.convert import families, formats
 from bertjax.models import sentence_vectors
-from tests import finetuned_workdir, lazily
+from tests import finetuned_workdir, lazily, small_sentences
 from tests.interop import exports
 
 torch = lazily.imported("torch")
@@ -93,6 +93,15 @@ def test_an_export_gives_our_vectors_without_a_word(
     short = encode.encode(ours, TEXTS, truncate=True, dims=5, normalize=True)["features"]
     wanted = theirs.encode_document(TEXTS, truncate_dim=5, normalize_embeddings=True)
     np.testing.assert_allclose(short, wanted, atol=3e-6)
+
+
+def test_the_layout_of_all_mpnet_has_their_vectors(tmp_path, heard, capfd):
+    small_sentences.write_mpnet(tmp_path)
+    theirs = loaded(tmp_path, heard, capfd)
+    assert theirs.max_seq_length == small_sentences.MAX_LENGTH
+    texts = [*TEXTS, "W1 nothing w2"]
+    found = encode.encode(inference.load(tmp_path), texts, truncate=True)["features"]
+    np.testing.assert_allclose(found, theirs.encode(texts), atol=3e-6)
 
 
 def test_vectors_that_are_cut_are_theirs_and_so_are_prompts_of_one_name(tmp_path, heard, capfd):

@@ -165,7 +165,7 @@ def test_the_layers_of_a_larger_model_share_its_repeated_table_of_distances(kind
     large = dataclasses.replace(LARGE, **relative)
     matched = warm_start.match(source, make_target(large, may_grow=True))
     assert not matched.fresh
-    # The places of width, and of heads, are those of the layers.
+    # Width and heads are repeated as in the layers.
     places = (np.arange(6) - 1) % 4 if kind == "t5_bias" else (np.arange(48) - 8) % 32
     for name, value in source.params.items():
         if name.startswith("encoder.relative."):
