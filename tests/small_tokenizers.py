@@ -151,6 +151,36 @@ def _deberta():
     return made, {**_roles(BERT), "tokenizer_class": "DebertaV2Tokenizer"}, "deberta-v2"
 
 
+def llama(*, has_end=True):
+    """Llama 3's tokenizer with EuroBERT's names; padding is the end of a text."""
+    specials = [f"<|{it}|>" for it in ("begin_of_text", "end_of_text", "mask")]
+    made = tokenizers.Tokenizer(models.BPE(ignore_merges=True))
+    pattern = tokenizers.Regex(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    made.pre_tokenizer = _cut(
+        pre_tokenizers.Split(pattern, behavior="isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    )
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=330, show_progress=False, initial_alphabet=alphabet)
+    made.train_from_iterator(LINES * 3, trainer)
+    made.add_special_tokens([*specials[:2], tokenizers.AddedToken(specials[2], lstrip=True)])
+    begin, end = specials[:2]
+    single = f"{begin} $A {end}" if has_end else f"{begin} $A"
+    template = processors.TemplateProcessing(
+        single=single,
+        pair=f"{single} $B {end}" if has_end else f"{single} {begin} $B",
+        special_tokens=[(it, made.token_to_id(it)) for it in specials[:2]],
+    )
+    made.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
+    names = dict(zip(("bos_token", "eos_token", "mask_token"), specials, strict=True))
+    roles = {**names, "pad_token": specials[1], "tokenizer_class": "PreTrainedTokenizerFast"}
+    return made, roles, "eurobert"
+
+
 def wordpiece(
     *, before=None, normalizer=None, names=BERT, limit=100, unknown="", around=(2, 3), between=1
 ):
@@ -190,6 +220,7 @@ SHAPES = {
         {"tokenizer_class": "MPNetTokenizer", "do_lower_case": False},
         "mpnet",
     ),
+    "EuroBERT": llama,
     "WhitespaceSplit": lambda: _other(before=pre_tokenizers.WhitespaceSplit()),
     "Metaspace": lambda: _other(before=pre_tokenizers.Metaspace()),
     "Digits": lambda: _other(

@@ -11,7 +11,7 @@ import pytest
 from bertjax import inference, jobs, models, train
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, workdir
-from bertjax.convert.families import deberta_v2, modernbert, mpnet, nomic_bert
+from bertjax.convert.families import deberta_v2, eurobert, modernbert, mpnet, nomic_bert
 from bertjax.models import embedding_sharing, parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.tokenization import sentence_piece
@@ -83,6 +83,11 @@ FAMILIES = {
         "mpnet", "masked_lm", {**mpnet.FAMILY.traits, "layer_norm_eps": 1e-5}, "mpnet", unused=3
     ),
     "nomic_bert": Family("nomic_bert", "masked_lm", nomic_bert.FAMILY.traits),
+    "eurobert": Family(
+        *("eurobert", "masked_lm"),
+        {**eurobert.FAMILY.traits, "num_key_value_heads": 1, "layer_norm_eps": 1e-5},
+        "byte_bpe",
+    ),
     "distilbert": Family("distilbert", "masked_lm", {"type_vocab_size": 0, "pooler_act": "relu"}),
     "left_to_right": Family("", "masked_lm", {"left_to_right": True}),
 }
@@ -191,6 +196,7 @@ STARTS = [
     *(("electra", "squad_v1"), ("albert", "swag"), ("nomic_bert", "conll")),
     ("nomic_bert", "squad_v1"),  # without a class for spans there
     *(("deberta-v2", "table"), ("deberta-v2", "squad_v1"), ("mpnet", "swag"), ("mpnet", "conll")),
+    *(("eurobert", "table"), ("eurobert", "conll"), ("eurobert", "swag")),
 ]
 
 
@@ -242,6 +248,7 @@ RUNS = [
     ("electra", "swag", "lora"),
     ("deberta-v2", "squad_v1", "lora"),
     ("mpnet", "conll", "by_depth"),
+    ("eurobert", "conll", "lora"),
 ]
 
 

@@ -1,7 +1,8 @@
 """Tokenizers of others, by the library `tokenizers`, which defines their tokenizer.json.
 
-The file is kept as it is. The class, special tokens and `do_lower_case` of tokenizer_config.json
-count as in transformers 5.
+The file is kept as it is, but for a template that ends no text. The class, special tokens and
+`do_lower_case` of tokenizer_config.json count as in transformers 5; so `add_bos_token` and
+`add_eos_token` do not.
 Source: transformers 5.24, tokenization_utils_tokenizers.py and models/auto/tokenization_auto.py.
 """
 
@@ -105,9 +106,14 @@ class LibraryTokenizer(byte_bpe.OfLibrary):
 
     @_faults_of_library()
     def __init__(self, content: bytes, config: Mapping[str, Any]):
-        self._content, self._config = bytes(content), dict(config)
-        fields = _effective(json_text.loads(content), config)
+        read = json_text.loads(content)
+        fields = _effective(read, config)
         whole = _with_added(_library(fields), config)
+        if ended := _with_end(whole, fields, config):
+            content = json.dumps(read | {"post_processor": ended}, ensure_ascii=False).encode()
+            fields["post_processor"] = ended
+            whole = _with_added(_library(fields), config)
+        self._content, self._config = bytes(content), dict(config)
         ids = whole.get_vocab(with_added_tokens=True)
         self.vocabulary = _entries(ids)
         self.vocab_size = len(self.vocabulary)
@@ -404,30 +410,7 @@ def _effective(fields: Any, config: Mapping[str, Any]) -> dict[str, Any]:
         unknown = named(config, "unk") or wordpiece.UNK
         fields |= bert_parts(config)
         fields["model"] = {**model, "type": "WordPiece", "unk_token": unknown, **limits}
-    if config.get("add_bos_token") is not None or config.get("add_eos_token") is not None:
-        fields["post_processor"] = _bos_and_eos(fields, config)
     return fields
-
-
-def _bos_and_eos(fields: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the post_processor by `add_bos_token` and `add_eos_token` of the config."""
-    names = [
-        named(config, name) if config.get(f"add_{name}_token") else "" for name in ("bos", "eos")
-    ]
-    if not any(names):
-        return None
-    bos, eos = names
-    one = [f"{bos}:0"] * bool(bos) + ["$A:0"] + [f"{eos}:0"] * bool(eos)
-    two = [f"{bos}:1"] * bool(bos) + ["$B:1"] + [f"{eos}:1"] * bool(eos)
-    library = _library({**fields, "post_processor": None})
-    ids = [(name, library.token_to_id(name)) for name in {*names} - {""}]
-    if missing := [name for name, token_id in ids if token_id is None]:
-        raise ValueError(f"its config names {', '.join(missing)}, which it does not hold")
-    made = tokenizers.Tokenizer(models.WordLevel({"": 0}, unk_token=""))
-    made.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-        single=one, pair=[*one, *two], special_tokens=ids
-    )
-    return json.loads(made.to_str())["post_processor"]
 
 
 def _library(fields: Mapping[str, Any]) -> tokenizers.Tokenizer:
@@ -529,6 +512,33 @@ def _roles(
     if faults:
         raise ValueError("; ".join(faults))
     return roles
+
+
+def _with_end(
+    whole: tokenizers.Tokenizer, fields: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Returns the post_processor with eos behind texts, None unless bos alone is around them.
+
+    Rows here end in a token; Llama 3's files have the beginning alone.
+    """
+    bos, eos = (named(config, role) for role in _AROUND.values())
+    inside = whole.encode("a", add_special_tokens=False).tokens
+    found = {name: whole.token_to_id(name) for name in (bos, eos)}
+    ids = {name: token_id for name, token_id in found.items() if token_id is not None}
+    if len(ids) < 2 or whole.encode("a").tokens != [bos, *inside]:
+        return None
+    logging.warning(
+        "The tokenizer puts %r before a text and nothing after it; here %r ends it, also in the "
+        "files that are written. With the files that were read, transformers' inputs lack this "
+        "token, and its outputs differ",
+        *(bos, eos),
+    )
+    made = tokenizers.Tokenizer(models.WordLevel({"": 0}, unk_token=""))
+    made.post_processor = _between(ids, bos, eos, second=0)  # pyright: ignore[reportAttributeAccessIssue]
+    others = _steps(fields["post_processor"], "processors")
+    kept = [step for step in others if step["type"] != "TemplateProcessing"]
+    template = json.loads(made.to_str())["post_processor"]
+    return {"type": "Sequence", "processors": [*kept, template]}
 
 
 def _around(whole: tokenizers.Tokenizer, roles: Mapping[str, int]) -> tuple[int, int, int]:

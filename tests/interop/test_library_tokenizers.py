@@ -1,5 +1,6 @@
 """Tokenizers of others: read as transformers reads them, kept, and written again as they were."""
 
+import functools
 import json
 import pickle
 
@@ -59,6 +60,31 @@ def test_ids_are_those_of_transformers_and_the_files_go_out_as_they_came(tmp_pat
     assert formats.read(tmp_path / "went").vocabulary.describe() == ours.describe()
 
 
+def test_a_beginning_alone_gets_an_end_with_a_warning_and_an_export_says_so(
+    tmp_path, caplog, monkeypatch
+):
+    caplog.set_level("INFO", logger="absl")
+    made = functools.partial(small_tokenizers.llama, has_end=False)
+    monkeypatch.setitem(small_tokenizers.SHAPES, "bos alone", made)
+    small_tokenizers.write(tmp_path / "came", "bos alone")
+    ours = tokenizer.load(tmp_path / "came")
+    assert "'<|end_of_text|>' ends it" in caplog.text
+    written = weights.make("masked_lm", config=weights.CONFIG, vocabulary=ours)
+    formats.write(written, tmp_path / "went", format="huggingface")
+    came, went = (
+        transformers.AutoTokenizer.from_pretrained(tmp_path / it) for it in ("came", "went")
+    )
+    inside = ours.encode("the runner")
+    assert came("the runner")["input_ids"] == [ours.cls_id, *inside]
+    assert went("the runner")["input_ids"] == [ours.cls_id, *inside, ours.sep_id]
+    places = [
+        it("the runner", return_offsets_mapping=True)["offset_mapping"] for it in (came, went)
+    ]
+    assert places[1] == [*places[0], (0, 0)]
+    assert went("a", "b")["input_ids"][-3:] == [ours.sep_id, *ours.encode("b"), ours.sep_id]
+    assert tokenizer.load(tmp_path / "went").describe() == ours.describe()
+
+
 @pytest.mark.parametrize(
     ("shape", "config"),
     [
@@ -69,6 +95,8 @@ def test_ids_are_those_of_transformers_and_the_files_go_out_as_they_came(tmp_pat
         ("BERT", {"tokenizer_class": "BertTokenizer", "strip_accents": True}),
         ("BERT", {"added_tokens_decoder": {"326": {"content": "[E1]", "special": True}}}),
         ("BERT", {"extra_special_tokens": ["<url>"]}),
+        ("ModernBERT-Ja", {"add_bos_token": False, "add_eos_token": False}),
+        ("ModernBERT-Ja", {"add_bos_token": True, "add_eos_token": False}),
         ("ModernBERT", {"tokenizer_class": "BertTokenizer", "do_lower_case": True}),
     ],
     ids=str,
