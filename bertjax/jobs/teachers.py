@@ -197,8 +197,10 @@ def _start_faults(
             )
     if teacher.num_groups != teacher.num_hidden_layers:
         yield "the teacher's layers share their parameters: there are none to choose from"
-    if student.type_vocab_size not in (0, teacher.type_vocab_size):
-        must = f"0 or the teacher's {teacher.type_vocab_size}"
+    # Without segments the first goes into the table of positions.
+    may_be_none = teacher.position_embedding == "learnt"
+    if student.type_vocab_size not in (teacher.type_vocab_size, *[0] * may_be_none):
+        must = f"the teacher's {teacher.type_vocab_size}" + " or 0" * may_be_none
         yield str(faults_lib.wrong("config.model.type_vocab_size", student.type_vocab_size, must))
     if len(layers) != student.num_hidden_layers:
         yield (

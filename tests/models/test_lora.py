@@ -65,6 +65,26 @@ def test_every_parameter_but_the_factors_keeps_its_name_and_value(tiny):
     ]
 
 
+def test_adapted_queries_and_keys_project_the_frozen_table_of_distances(tiny):
+    config = dataclasses.replace(
+        tiny, relative="disentangled", relative_buckets=8, relative_span=32
+    )
+    targets = (r"encoder\.layers\.\d+\.attention\.(query|key)\.kernel",)
+    graphdef, params = parameters.split(moved(make(config, lora.LoraOptions(2, 6.0, targets))[1]))
+
+    def of_terms(params):
+        encoder = lora.merged(parameters.merge(graphdef, params), alpha=6.0).encoder
+        terms = encoder.relative.terms(encoder.relative(), encoder.layers[1].attention, 5, None)
+        return jnp.sum(terms.of_key**3) + jnp.sum(terms.of_query**3)
+
+    gradients = parameters.flat(jax.grad(of_terms)(params))
+    assert {name for name, value in gradients.items() if np.abs(value).max() > 0} == {
+        f"lora.encoder.layers.1.attention.{name}.{factor}.kernel"
+        for name in ("query", "key")
+        for factor in "ab"
+    }
+
+
 def test_a_change_is_alpha_over_rank_times_the_product(tiny):
     plain, adapted = make(tiny, SECOND_LAYER)
     _, params = parameters.split(moved(adapted))

@@ -180,6 +180,23 @@ def test_a_student_of_all_layers_without_segments_computes_what_its_teacher_does
     )
 
 
+def test_a_student_of_a_deberta_has_its_table_of_distances_and_loses_no_segments(tiny):
+    relative = {"relative": "disentangled", "relative_buckets": 8, "relative_span": 32}
+    sizes = dataclasses.replace(tiny, position_embedding="none", **relative)
+    task = pretraining.Pretraining(sizes, pair_loss="none")
+    params = jax.tree.map(lambda it: np.ones(it.shape), base.abstract_model(task)[1])
+    one = dataclasses.replace(sizes, num_hidden_layers=1)
+    values = teachers.student_values(as_teacher(task, params), one, ())
+    student = base.abstract_model(pretraining.Pretraining(one, pair_loss="none"))[1]
+    assert values.keys() == parameters.flat(student).keys()
+    assert values["encoder.relative.table.embedding"].shape == (16, tiny.hidden_size)
+    with pytest.raises(
+        ValueError, match=r"config.model.type_vocab_size is 0; it must be the teacher's 2"
+    ):
+        without = dataclasses.replace(one, type_vocab_size=0)
+        teachers.student_values(as_teacher(task, params), without, ())
+
+
 def test_chosen_layers_are_those_of_the_teacher_and_what_does_not_fit_is_named(tasks, reference):
     teacher = as_teacher(tasks[1], reference[0][1][1])
     one = dataclasses.replace(tasks[1].encoder, num_hidden_layers=1)
