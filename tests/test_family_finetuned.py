@@ -288,6 +288,7 @@ def test_what_shall_move_moves_and_predict_answers(tmp_path, sources, name, kind
     program.convert(tmp_path / "run", tmp_path / "hf")
     found = formats.read(tmp_path / "hf")
     assert (found.head, found.family.model_type) == (head, family.exported_as)
+    assert found.config.vocab_size == found.vocabulary.vocab_size + family.unused
 
 
 def test_a_model_that_looks_to_the_left_has_no_format_of_others(tmp_path, sources):

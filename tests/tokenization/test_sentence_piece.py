@@ -152,9 +152,9 @@ def test_a_model_unfit_for_masking_is_refused(tmp_path):
             tokenizer.load(tmp_path / "some.model")
 
 
-@pytest.mark.parametrize("size", [350, 360])
-def test_a_model_without_a_mask_gets_it_behind_its_pieces(tmp_path, size):
-    content = model(**(DEBERTA | {"vocab_size": size}))
+@pytest.mark.parametrize("lines", [LINES, LINES[:1] * 20])
+def test_a_model_without_a_mask_gets_it_behind_its_pieces(tmp_path, lines):
+    content = model(lines, **DEBERTA)
     plain = sentencepiece.SentencePieceProcessor(model_proto=content)
     known = sentence_piece.SentencePieceTokenizer(content)
     size = len(plain)
