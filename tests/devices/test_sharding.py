@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bertjax import jobs, models
-from bertjax.convert.families import modernbert
+from bertjax.convert.families import eurobert, modernbert
 from bertjax.data import masking
 from bertjax.devices import sharding
 from bertjax.finetuning import texts, wrapped_tasks
@@ -37,6 +37,8 @@ RELATIVE = {
     kind: dataclasses.replace(BERT, relative=kind, relative_buckets=8, relative_span=32)
     for kind in ("disentangled", "t5_bias")
 }
+# One head of keys, which no tensor axis divides, and an untied table.
+EUROBERT = dataclasses.replace(BERT, **eurobert.FAMILY.traits, num_key_value_heads=1)
 MODERN = dataclasses.replace(BERT, **modernbert.FAMILY.traits, window=2, global_every=0)
 
 
@@ -58,7 +60,10 @@ CASES = {
     "packed": Case(
         MODERN, optim.OptimizerOptions("stable_adamw", eps=1e-3, ema_decay=0.7), is_packed=True
     ),
-    **{kind: Case(it, optim.OptimizerOptions(eps=1e-3)) for kind, it in RELATIVE.items()},
+    **{
+        kind: Case(it, optim.OptimizerOptions(eps=1e-3))
+        for kind, it in (RELATIVE | {"eurobert": EUROBERT}).items()
+    },
     "muon": Case(BERT, optim.OptimizerOptions("muon", eps=1e-3, ema_decay=0.7)),
 }
 
@@ -142,6 +147,8 @@ def on_one_device(name):
         ("disentangled", "fsdp_tensor", True),
         ("t5_bias", "fsdp", True),
         ("t5_bias", "tensor", True),
+        ("eurobert", "fsdp_tensor", True),
+        ("eurobert", "data_parallel", False),
     ],
 )
 def test_eight_devices_equal_one(name, rule_table, split_kernels):
@@ -155,9 +162,10 @@ def test_eight_devices_equal_one(name, rule_table, split_kernels):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sizes", [BERT, EUROBERT], ids=["tied", "untied"])
 @pytest.mark.parametrize("entries", [96, 512])  # fewer and more than the tokens of a batch
-def test_a_large_table_split_by_entries_trains_as_a_whole_one(monkeypatch, entries):
-    encoder = dataclasses.replace(BERT, vocab_size=entries)
+def test_a_large_table_split_by_entries_trains_as_a_whole_one(monkeypatch, entries, sizes):
+    encoder = dataclasses.replace(sizes, vocab_size=entries)
     learner = make_learner(encoder, optimizer=optim.OptimizerOptions(eps=1e-3))
     batch = conftest.make_batch()
     one, eight = (sharding.make_mesh(jax.devices()[:count], data=count) for count in (1, 8))

@@ -1,6 +1,7 @@
 """Attention in plain JAX is its definition (`models.reference_attention`); masks and weights."""
 
 import dataclasses
+import functools
 
 import hypothesis
 import jax
@@ -303,3 +304,44 @@ def test_a_layer_averages_its_values_by_the_weights(kind, rows):
         hidden = layer(hidden, visible)
     ended = hidden if encoder.final_norm is None else encoder.final_norm(hidden)
     np.testing.assert_allclose(encoder.hidden_states(inputs)[-1], ended, atol=1e-5)
+
+
+def widened(path, leaf):
+    """The kernel or bias of keys or values of 2 heads, written out for the 4 heads of queries."""
+    if path[-2].key not in ("key", "value"):
+        return leaf
+    by_head = leaf.reshape(*leaf.shape[:-1], 2, 1, -1)
+    return jnp.broadcast_to(by_head, (*by_head.shape[:-2], 2, by_head.shape[-1])).reshape(
+        *leaf.shape[:-1], -1
+    )
+
+
+@pytest.mark.parametrize("rows", SEQUENCES)
+def test_shared_heads_of_keys_are_heads_with_the_same_kernels(rows):
+    options = {**KINDS["modern"], "initializer_range": 0.5, "attention_probs_dropout_prob": RATE}
+    wide = dataclasses.replace(TINY, **options)
+    narrow = dataclasses.replace(wide, num_key_value_heads=2)
+    inputs = inputs_of(rows)
+    graphs = {
+        config: parameters.split(small_modules.made(models.make_encoder, config))
+        for config in (narrow, wide)
+    }
+    params = graphs[narrow][1]
+
+    def loss(params, config):
+        encoder = parameters.merge(graphs[config][0], params)
+        return (encoder(inputs, key=jax.random.key(0)) ** 2)[:, ::3].sum()
+
+    def of_wide(params):
+        return loss(jax.tree_util.tree_map_with_path(widened, params), wide)
+
+    ours = jax.jit(jax.value_and_grad(lambda params: loss(params, narrow)))(params)
+    expected = jax.jit(jax.value_and_grad(of_wide))(params)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-3)
+    jax.tree.map(close, ours, expected)
+    encoder = parameters.merge(graphs[narrow][0], params)
+    assert encoder.attention_weights(inputs)[0].shape[1] == TINY.num_attention_heads
+    # Of each layer two kernels, of all tokens, are half as wide.
+    saved = wide.forward_flops(LENGTH) - narrow.forward_flops(LENGTH)
+    width = TINY.hidden_size
+    assert saved == 2 * LENGTH * TINY.num_hidden_layers * width * width

@@ -169,10 +169,11 @@ def loss_and_gradients(config):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", ["full", "dots"])
-def test_an_encoder_has_the_same_loss_and_gradients(remat, interpreted):
-    expected = loss_and_gradients(CONFIG)
-    ours = loss_and_gradients(dataclasses.replace(CONFIG, attention="pallas", remat=remat))
+@pytest.mark.parametrize(("remat", "shared"), [("full", 0), ("dots", 0), ("dots", 1)])
+def test_an_encoder_has_the_same_loss_and_gradients(remat, shared, interpreted):
+    config = dataclasses.replace(CONFIG, num_key_value_heads=shared)
+    expected = loss_and_gradients(config)
+    ours = loss_and_gradients(dataclasses.replace(config, attention="pallas", remat=remat))
     # The gradient of the keys' bias is zero but for rounding.
     scale = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected[1]))
     close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5 * scale)
