@@ -341,7 +341,7 @@ def test_shared_heads_of_keys_are_heads_with_the_same_kernels(rows):
     jax.tree.map(close, ours, expected)
     encoder = parameters.merge(graphs[narrow][0], params)
     assert encoder.attention_weights(inputs)[0].shape[1] == TINY.num_attention_heads
-    # Of each layer two kernels, of all tokens, are half as wide.
+    # Two kernels of each layer are half as wide.
     saved = wide.forward_flops(LENGTH) - narrow.forward_flops(LENGTH)
     width = TINY.hidden_size
     assert saved == 2 * LENGTH * TINY.num_hidden_layers * width * width

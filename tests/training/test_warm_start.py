@@ -531,6 +531,7 @@ FAMILIES = {
     "albert": {"sizes": dataclasses.replace(SIZES, embedding_size=8, num_hidden_groups=1)},
     "spanbert": {"task": lambda sizes: span_boundary.SpanBoundary(sizes, "none")},
     "left_to_right": {"task": next_token.NextToken},
+    "untied": {"sizes": dataclasses.replace(SIZES, tie_word_embeddings=False)},
     **{it: electra(it) for it in ("shared", "separate", "gradient_disentangled")},
 }
 
