@@ -184,6 +184,8 @@ def _sizes(weights: pretrained.Pretrained) -> list[str]:
         ("activation", config.hidden_act),
         ("longest input", f"{config.max_position_embeddings} {_unit(config.embeddings)}"),
     ]
+    if config.num_key_value_heads:
+        rows.insert(3, ("heads of keys and values", config.num_key_value_heads))
     if weights.decoder is not None:
         rows.insert(1, ("layers of the decoder", weights.decoder.num_hidden_layers))
     if config.num_hidden_groups:

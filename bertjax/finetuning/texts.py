@@ -67,9 +67,8 @@ class _TextTask(base.FinetuningTask):
         if self.pooling in exported or self.bilstm_size:
             return super().export_fault
         return (
-            f"it was trained with config.finetuning.pooling={self.pooling}, and the classifiers of "
-            f"the other formats read {' or the '.join(exported).replace('cls', '[CLS]')} through "
-            "the pooler alone"
+            f"it was trained with config.finetuning.pooling={self.pooling}; the classifiers of "
+            f"other formats with this pooler pool by {' or '.join(exported)} alone"
         )
 
     def init(self, rngs: nnx.Rngs) -> classifiers.SequenceClassifier:

@@ -64,6 +64,7 @@ VECTORS = sentence_vectors.SentenceVectors(
         ("modernbert", "cls", True, False, ()),
         ("deberta-v2", "mean", True, False, ()),
         ("mpnet", "mean", True, True, ()),
+        ("eurobert", "last", True, False, ()),
         ("roberta", "weighted", True, False, ((24, "identity", False), (16, "gelu"))),
         ("distilbert", "last", False, False, ()),
         ("distilbert", "mean", False, False, ((16, "tanh"),)),  # distiluse

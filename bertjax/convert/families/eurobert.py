@@ -86,7 +86,7 @@ def in_todays(fields: Mapping[str, Any]) -> dict[str, Any]:
         raise faults.wrong("head_dim", size, f"hidden_size / {HEADS}, {wide} / {heads}")
     if result.get("num_key_value_heads") == 0:
         raise faults.wrong("num_key_value_heads", 0, f"a divisor of {HEADS}, {heads}")
-    rotary = result.get("rope_parameters") or result.get("rope_scaling") or {}
+    rotary = result.get("rope_scaling") or result.get("rope_parameters") or {}
     if not isinstance(rotary, Mapping):
         raise faults.wrong("rope_parameters", rotary, "an object with rope_theta")
     kind = rotary.get("rope_type", rotary.get("type", "default"))

@@ -308,6 +308,10 @@ def test_a_config_that_is_computed_otherwise_is_refused():
         ("eurobert", {"num_key_value_heads": 5}, "num_key_value_heads is 5; it must be 0 or a div"),
         ("eurobert", {"num_key_value_heads": 0}, "num_key_value_heads is 0; it must be a divisor"),
         ("eurobert", {"rope_scaling": {"type": "linear"}}, "rope_type is 'linear'"),
+        (
+            *("eurobert", {"rope_scaling": {"rope_type": "yarn"}, "rope_parameters": {}}),
+            "rope_type is 'yarn'",
+        ),
         ("eurobert", {"rope_parameters": [5.0]}, "rope_parameters is \\[5.0\\]; it must be an obj"),
         ("eurobert", {"head_dim": "a", HEADS: "b"}, f"{HEADS} is 'b'; it must be a whole number"),
         ("xlm", {"gelu_activation": 1}, "gelu_activation is 1; it must be true or false"),
