@@ -77,7 +77,7 @@ def test_lora_is_merged_into_the_kernels_that_it_changed(tmp_path):
 @pytest.mark.parametrize(
     ("dataset", "options", "reason"),
     [
-        ("glue", {"pooling": "mean"}, "config.finetuning.pooling=mean, and the classifiers"),
+        ("glue", {"pooling": "mean"}, "config.finetuning.pooling=mean; the classifiers"),
         ("table", {"pooling": "max", "lora_rank": 2}, "config.finetuning.pooling=max"),
         ("conll", {"feature_based": True}, "BiLSTM on the last layers"),
         ("swag", {"bilstm_size": 6}, "config.finetuning.bilstm_size"),
