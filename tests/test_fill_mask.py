@@ -2,11 +2,12 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from bertjax import fill_mask, inference
 from bertjax.convert import formats
-from tests import programs
+from tests import programs, small_records
 from tests.convert import weights
 
 ORDINARY = [
@@ -48,6 +49,18 @@ def test_without_a_second_token_nothing_is_said_of_the_model(tmp_path):
     model = inference.load(written(tmp_path / "model", learnt=False))
     assert fill_mask.ignores_context(model, "w1 [MASK]")
     assert not fill_mask.ignores_context(model, "[MASK]")
+
+
+def test_rows_of_the_table_that_no_entry_has_fill_no_mask(tmp_path):
+    known = small_records.vocabulary()
+    config = dataclasses.replace(weights.CONFIG, vocab_size=known.vocab_size + 50)
+    made = weights.make("masked_lm", config=config, vocabulary=known)
+    bias = np.where(np.arange(config.vocab_size) < known.vocab_size, 0, 1e3).astype(np.float32)
+    made = dataclasses.replace(made, params={**made.params, "mlm_head.bias": bias})
+    formats.write(made, tmp_path / "model", format="huggingface")
+    model = inference.load(tmp_path / "model")
+    (found,) = fill_mask.fill_mask(model, "w1 [MASK] w2", num_candidates=10**6)
+    assert {it["token"] for it in found} == {*known.vocabulary}
 
 
 def test_the_model_that_comes_with_bertjax_reads_ordinary_sentences_of_any_language():
