@@ -76,8 +76,7 @@ def _best(
     params: Any, batch: Any, positions: Any, *, graphdef: Any, num_tokens: int, num_candidates: int
 ) -> Any:
     module = parameters.merge(graphdef, params)
-    hidden = module.encoder(batch)
-    probabilities = jax.nn.softmax(module.mlm_logits(hidden, positions)[0], axis=-1)
+    probabilities = jax.nn.softmax(module.masked_logits(batch, positions)[0], axis=-1)
     # A model may have more outputs than its vocabulary has tokens.
     return jax.lax.top_k(probabilities[:, :num_tokens], min(num_candidates, num_tokens))
 
@@ -104,7 +103,7 @@ def ignores_context(model: inference.TrainedModel, text: str) -> bool:
 @functools.partial(jax.jit, static_argnames=("graphdef",))
 def _probabilities(params: Any, batch: Any, positions: Any, *, graphdef: Any) -> Any:
     module = parameters.merge(graphdef, params)
-    return jax.nn.softmax(module.mlm_logits(module.encoder(batch), positions)[:, 0], axis=-1)
+    return jax.nn.softmax(module.masked_logits(batch, positions)[:, 0], axis=-1)
 
 
 def filled(parts: Sequence[str], masks: Sequence[Sequence[dict[str, Any]]]) -> str:

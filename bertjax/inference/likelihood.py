@@ -184,7 +184,7 @@ def log_probabilities(
 
 
 def _of_masked(model: Any, batch: Any) -> Float[Array, "batch scored"]:
-    logits = model.mlm_logits(model.encoder(batch), batch["masked_lm_positions"])
+    logits = model.masked_logits(batch, batch["masked_lm_positions"])
     return -tasks.cross_entropy(logits, batch["masked_lm_ids"])
 
 

@@ -58,8 +58,9 @@ class _Reads:
 class TrainedModel(_Reads):
     """A pretrained model, or the encoder of any other one.
 
-    Its module has an `encoder`, and `mlm_logits` if it `fills_masks`, or `replaced_logits` if it is
-    ELECTRA's discriminator, or `projections` if it is a model for sentence embeddings that has any.
+    Its module has an `encoder`, and `masked_logits` if it `fills_masks`, or `replaced_logits` if it
+    is ELECTRA's discriminator, or `projections` if it is a model for sentence embeddings that has
+    any.
 
     params: whole on every device of `mesh`
     own_vocabulary: None for a model of values

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from absl import logging
 from flax import nnx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import layers, plain_attention, relative, rotary
 from bertjax.models.kernels import cudnn_attention, pallas_attention
@@ -91,17 +91,20 @@ class SelfAttention(nnx.Module):
         *,
         key: PRNGKeyArray | None = None,
         states: Float[Array, "batch places hidden"] | None = None,
+        at: Int[Array, "batch length"] | None = None,
         terms_of: TermsOf | None = None,
     ) -> Float[Array, "batch length hidden"]:
         """Returns the attention output; keys and values come from `states` (default: `hidden`).
 
-        `terms_of` makes the terms by distance of this layer (`relative`).
+        `at` are the places of `hidden` among `states`, if not all are there. `terms_of` makes the
+        terms by distance of this layer (`relative`).
         """
         batch, length, _ = hidden.shape
         with jax.named_scope("attention/projections"):
             query = self.scaled_query(hidden)
             keys, values = self.keys_and_values(hidden if states is None else states)
-            terms = terms_of and terms_of(self, length, layers.folded(key, _OF_TABLE))
+            query = query if at is None else _spread(query, at, keys.shape[1])
+            terms = terms_of and terms_of(self, query.shape[1], layers.folded(key, _OF_TABLE))
         with jax.named_scope("attention/scores"):
             context = attend(
                 query,
@@ -114,6 +117,7 @@ class SelfAttention(nnx.Module):
                 rotary_base=self.rotary_base,
                 terms=terms,
             )
+            context = context if at is None else layers.taken(context, at)
         with jax.named_scope("attention/projections"):
             return self.output(context.reshape(batch, length, -1))
 
@@ -147,6 +151,14 @@ class SelfAttention(nnx.Module):
         # Head j of keys serves the queries' heads j * shared to j * shared + shared - 1.
         shared = self.num_heads // self.num_key_value_heads
         return jnp.repeat(both[0], shared, axis=2), jnp.repeat(both[1], shared, axis=2)
+
+
+def _spread(
+    query: Float[Array, "batch queries heads head"], at: Int[Array, "batch queries"], length: int
+) -> Float[Array, "batch length heads head"]:
+    """Returns rows with each query at its place; what stands at other places means nothing."""
+    places = jax.lax.broadcasted_iota(jnp.int32, (*at.shape, length), 2)
+    return layers.taken(query, jnp.argmax(at[:, :, None] == places, axis=1))
 
     def _narrowed(self, visible: Visibility) -> Visibility:
         return visible.narrowed(window=self.window, left_to_right=self.left_to_right)

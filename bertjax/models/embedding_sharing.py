@@ -59,6 +59,8 @@ def _share(ours: nnx.Module, theirs: nnx.Module, rngs: nnx.Rngs) -> None:
 def _disentangle(ours: nnx.Module, theirs: nnx.Module, rngs: nnx.Rngs) -> None:
     del theirs
     for name in DISENTANGLED:
+        if not hasattr(ours, name):  # positions by distance have no table
+            continue
         rows, width = getattr(ours, name).embedding.shape
         zeros = nnx.initializers.zeros_init()
         setattr(ours, delta(name), nnx.Embed(rows, width, embedding_init=zeros, rngs=rngs))

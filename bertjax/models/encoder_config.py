@@ -157,6 +157,16 @@ class EncoderConfig(fields.EncoderFields):
                 "0 with position_embedding='rotary': there is no table of positions",
                 self.position_offset == 0,
             )
+        if self.mask_decoder:
+            yield (
+                "mask_decoder",
+                "False unless relative is not 'none', position_embedding is 'none', layer "
+                "'post_norm' and inner_group_num 1: it adds positions at the last layer",
+                self.relative != "none"
+                and self.position_embedding == "none"
+                and self.layer == "post_norm"
+                and self.inner_group_num == 1,
+            )
         if self.relative == "disentangled":
             yield (
                 "relative_span",
@@ -271,21 +281,40 @@ class EncoderConfig(fields.EncoderFields):
         projection of factorized embeddings. Lookups, normalization and softmax are not counted, nor
         the projections of a table of distances, once a batch.
         """
-        products_of = CHOICES["feed_forward"][self.feed_forward].num_products
-        dense = products_of * self.intermediate_size
+        layers = range(self.num_hidden_layers)
+        products = sum(self._attended(length, layer) for layer in layers)
         narrow = self._head_size * (self.num_key_value_heads or self.num_attention_heads)
-        projections = self.hidden_size * (2 * self.hidden_size + 2 * narrow + dense)
-        products = 0
-        for layer in range(self.num_hidden_layers):
-            window = self.window_of(layer)
-            seen = length if window is None else min(length, 2 * window + 1)
-            attention = 2 * seen * self.hidden_size
-            if self.relative == "disentangled":  # a row for each distance, in both terms
-                attention += 2 * (2 * length - 1) * self.hidden_size
-            products += self.inner_group_num * (projections + attention)
+        keys_and_values = 2 * self.hidden_size * narrow
+        products += self.num_hidden_layers * (self._dense + keys_and_values)
+        products *= self.inner_group_num
         if self.projects_embeddings:
             products += self.embedding_width * self.hidden_size
         return 2.0 * length * products
+
+    @property
+    def _dense(self) -> int:
+        """The multiply-adds of a layer for a position, but for keys, values and attention."""
+        products_of = CHOICES["feed_forward"][self.feed_forward].num_products
+        return self.hidden_size * (2 * self.hidden_size + products_of * self.intermediate_size)
+
+    def _attended(self, length: int, layer: int) -> int:
+        """Returns the multiply-adds of the products with keys, values and distances a position."""
+        window = self.window_of(layer)
+        seen = length if window is None else min(length, 2 * window + 1)
+        by_distance = 2 * length - 1 if self.relative == "disentangled" else 0
+        return 2 * (seen + by_distance) * self.hidden_size
+
+    def masked_flops(self, length: int, positions: int) -> float:
+        """Returns the FLOPs of predicting the tokens at this number of a sequence's positions.
+
+        With a `mask_decoder` the last layer is passed twice by these positions; what meets keys is
+        computed for all.
+        """
+        forward = self.forward_flops(length) + self.head_flops(positions)
+        if not self.mask_decoder:
+            return forward
+        attended = self._attended(length, self.num_hidden_layers - 1)
+        return forward + 2.0 * (length * attended + (2 * positions - length) * self._dense)
 
     def head_flops(self, positions: int) -> float:
         """Returns the FLOPs of the masked-token head's forward pass at this number of positions."""

@@ -72,11 +72,13 @@ class _Layer(nnx.Module):
         *,
         key: PRNGKeyArray | None = None,
         terms_of: attention.TermsOf | None = None,
+        **asked: Any,
     ) -> Float[Array, "batch length hidden"]:
+        """Returns the layer's output; `asked` are `states` and `at` of `SelfAttention`."""
         keys = layers.split(key, 3)
 
         def attend(x: Array) -> Array:
-            return self.attention(x, visible, key=keys[0], terms_of=terms_of)
+            return self.attention(x, visible, key=keys[0], terms_of=terms_of, **asked)
 
         hidden = self.residual(hidden, attend, self.attention_norm, keys[1])
         return self.residual(hidden, self.feed, self.output_norm, keys[2])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bertjax.models import activations, layers, parts, placement
+from bertjax.models import activations, layers, packed_rows, parts, placement
 from bertjax.models.encoder import EncoderConfig
 from bertjax.models.placement import DATA
 
@@ -135,24 +135,44 @@ class PairHead(nnx.Module):
 class ReplacedHead(nnx.Module):
     """A logit for every token that it was replaced: dense, activation, dense.
 
-    The last layer starts from Glorot's uniform numbers, TensorFlow's default.
-    Source: google-research/electra run_pretraining.py, _get_discriminator_output.
+    The last layer starts from Glorot's uniform numbers, TensorFlow's default. With `replaced_head`
+    "with_first" a norm of the sum with the state of the sequence's first token comes before all,
+    and the last layer starts as the others.
+    Sources: google-research/electra run_pretraining.py, _get_discriminator_output;
+    microsoft/DeBERTa, apps/models/replaced_token_detection_model.py.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.dense = parts.dense(
             config, config.hidden_size, config.hidden_size, is_of_head=True, rngs=rngs
         )
-        self.output = layers.Dense(
-            *(config.hidden_size, 1),
-            kernel_init=nnx.initializers.glorot_uniform(),
-            dtype=jnp.dtype("float32"),
-            rngs=rngs,
-        )
+        if config.replaced_head == "with_first":
+            self.norm = parts.norm(config, config.hidden_size)
+            self.output = parts.classifier(config, config.hidden_size, 1, rngs=rngs)
+        else:
+            self.norm = None
+            self.output = layers.Dense(
+                *(config.hidden_size, 1),
+                kernel_init=nnx.initializers.glorot_uniform(),
+                dtype=jnp.dtype("float32"),
+                rngs=rngs,
+            )
         self.hidden_act = config.hidden_act
 
-    def __call__(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch length"]:
-        """Returns float32 logits for all positions, including padding."""
+    def __call__(
+        self,
+        hidden: Float[Array, "batch length hidden"],
+        sequence_ids: Int[Array, "batch length"] | None = None,
+    ) -> Float[Array, "batch length"]:
+        """Returns float32 logits for all positions, including padding.
+
+        `sequence_ids` tell the sequences of a row apart, as in a batch.
+        """
+        if self.norm is not None:
+            first = hidden[:, :1]
+            if sequence_ids is not None:
+                first = layers.taken(hidden, packed_rows.first_of_each(sequence_ids))
+            hidden = self.norm(hidden + first)
         transformed = activations.ACTIVATIONS[self.hidden_act](self.dense(hidden))
         return self.output(transformed.astype(jnp.float32))[:, :, 0]
 
@@ -197,10 +217,3 @@ class SpanBoundaryHead(nnx.Module):
         inner = self.norm(activation(self.dense(joined)))
         transformed = self.second_norm(activation(self.second_dense(inner)))
         return _vocabulary_logits(transformed, embedding, self.bias[...], self.gradient_dtype)
-
-
-def gather_positions(
-    hidden: Float[Array, "batch length hidden"], positions: Int[Array, "batch positions"]
-) -> Float[Array, "batch positions hidden"]:
-    """Returns the hidden states at `positions` of each row."""
-    return jnp.take_along_axis(hidden, positions[:, :, None], axis=1)

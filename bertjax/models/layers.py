@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
 from bertjax.models import placement, reductions
 
@@ -203,6 +203,13 @@ add_bias.defvjp(
 def over_rows(vector: Array, x: Array) -> Array:
     """Returns the vector reshaped to broadcast over the rows of `x`."""
     return vector.reshape(*(1,) * (x.ndim - 1), -1)
+
+
+def taken(
+    x: Float[Array, "batch length *others"], places: Int[Array, "batch places"]
+) -> Float[Array, "batch places *others"]:
+    """Returns what stands at the `places` of each row."""
+    return jnp.take_along_axis(x, places.reshape(*places.shape, *[1] * (x.ndim - 2)), axis=1)
 
 
 def folded(key: PRNGKeyArray | None, index: int) -> PRNGKeyArray | None:

@@ -7,6 +7,7 @@ of the most sequences that it may hold.
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
@@ -41,3 +42,10 @@ def is_first(sequence_ids: Int[Array, "batch length"]) -> Bool[Array, "batch len
 def is_last(sequence_ids: Int[Array, "batch length"]) -> Bool[Array, "batch length"]:
     """Returns which positions are the last of a sequence."""
     return (jnp.diff(sequence_ids, axis=1, append=0) != 0) & (sequence_ids != 0)
+
+
+def first_of_each(sequence_ids: Int[Array, "batch length"]) -> Int[Array, "batch length"]:
+    """Returns for each position the first position of its sequence; padding counts as one."""
+    places = jax.lax.broadcasted_iota(jnp.int32, sequence_ids.shape, 1)
+    begins = jnp.diff(sequence_ids, axis=1, prepend=sequence_ids[:, :1]) != 0
+    return jax.lax.cummax(jnp.where(begins, places, 0), axis=1)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from bertjax.models import layers
+from bertjax.models import layers, packed_rows
 
 
 @functools.partial(
@@ -91,9 +91,8 @@ def positions(inputs: layers.Inputs) -> Int[Array, "batch length"] | None:
     if "sequence_ids" not in inputs:
         return None
     numbers = inputs["sequence_ids"]
-    place = jnp.broadcast_to(jnp.arange(numbers.shape[1], dtype=jnp.int32), numbers.shape)
-    begins = jnp.diff(numbers, axis=1, prepend=numbers[:, :1]) != 0
-    return place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
+    places = jax.lax.broadcasted_iota(jnp.int32, numbers.shape, 1)
+    return places - packed_rows.first_of_each(numbers)
 
 
 def placed(visible: Visibility, length: int) -> Visibility:

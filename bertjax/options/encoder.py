@@ -30,6 +30,20 @@ ROTARY = Condition(
     "with another config.model.position_embedding than 'rotary'",
 )
 WINDOW = Condition(lambda it: bool(it["model.window"]), "with config.model.window 0")
+# A finetuned model keeps the field of its pretraining.
+DECODED = Condition(
+    lambda it: (
+        it["task"] != "pretraining"
+        or it["pretraining.objective"] == "replaced_tokens"
+        or (
+            it["pretraining.objective"] == "masked_tokens"
+            and it["pretraining.pair_loss"] == "none"
+            and not it["distillation.teacher"]
+        )
+    ),
+    "but config.pretraining.objective 'replaced_tokens', and 'masked_tokens' without a pair_loss "
+    "and a teacher",
+)
 
 
 def _field(
@@ -232,6 +246,18 @@ class EncoderFields:
     )
     tie_word_embeddings: bool = _field(
         True, "False: the masked-token head has a table of its own and no bias (EuroBERT)"
+    )
+    mask_decoder: bool = _field(
+        False,
+        "True: masked tokens get their positions at the last layer, which they pass twice "
+        "(DeBERTa)",
+        read=(DECODED,),
+    )
+    replaced_head: str = _field(
+        "token",
+        "judges replaced tokens by: token (their states, ELECTRA) | with_first (normed sums with "
+        "the first token's, DeBERTaV3)",
+        choices=("token", "with_first"),
     )
 
 

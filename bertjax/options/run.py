@@ -39,6 +39,7 @@ _DYNAMIC = Condition(
 _PAIRS = Condition(
     lambda it: bool(it["evaluation.pairs_file"]), "without config.evaluation.pairs_file"
 )
+_CLIPPED = Condition(lambda it: it["optimizer.clip_norm"] != 0, "with config.optimizer.clip_norm 0")
 _MUON = Condition(
     lambda it: it["optimizer.name"] == "muon", "with another config.optimizer.name than 'muon'"
 )
@@ -205,6 +206,9 @@ OPTIMIZER: dict[str, Option] = {
         )),
     "decay_biases": Option(False, "True: also of LayerNorm and biases, as fairseq does"),
     "clip_norm": Option(1.0, "global gradient norm; 0: no clipping", AT_LEAST_0),
+    "clip_apart": Option(
+        "", "part of the model whose norm counts apart, such as generator; '': none",
+        read=(_CLIPPED,)),
     "bias_correction": Option(True, "False: as the released BERT optimizer"),
     "moment_dtype": Option(
         "float32", "of Adam's moments of matrices: float32 | bfloat16 (rounded at random, half "

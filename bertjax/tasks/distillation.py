@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.models import heads, parameters
+from bertjax.models import parameters
 from bertjax.tasks import base, pretraining
 
 TEACHER = "teacher"  # the teacher's nested parameters, in the batch that `loss` gets
@@ -166,7 +166,7 @@ class Distillation:
         batch: base.Batch,
     ) -> Float[Array, "batch positions vocab"]:
         if self.options.only_masked:
-            hidden = heads.gather_positions(hidden, batch["masked_lm_positions"])
+            hidden = layers.taken(hidden, batch["masked_lm_positions"])
         with jax.named_scope("mlm_head"):
             return model.mlm_head(hidden, model.encoder.embeddings.word.embedding[...])
 

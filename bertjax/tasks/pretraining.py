@@ -15,7 +15,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from bertjax.models import encoder, heads, packed_rows
+from bertjax.models import encoder, heads, layers, mask_decoder, packed_rows
 from bertjax.tasks import base
 
 
@@ -25,16 +25,32 @@ class PretrainingModel(nnx.Module):
     def __init__(self, config: encoder.EncoderConfig, *, pair_loss: str, rngs: nnx.Rngs):
         self.encoder = encoder.make_encoder(config, rngs=rngs)
         self.mlm_head = heads.MlmHead(config, rngs=rngs)
+        if config.mask_decoder:
+            self.mask_decoder = mask_decoder.MaskDecoder(config, rngs=rngs)
         if pair_loss != "none":
             self.pooler = heads.Pooler(config, rngs=rngs)
             self.nsp_head = heads.PairHead(config, rngs=rngs)
+
+    def masked_logits(
+        self,
+        inputs: layers.Inputs,
+        positions: Int[Array, "batch positions"],
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "batch positions vocab"]:
+        """Returns the vocabulary logits of a batch at `positions` only."""
+        if not hasattr(self, "mask_decoder"):
+            return self.mlm_logits(self.encoder(inputs, key=key), positions)
+        decoded = self.mask_decoder(self.encoder, inputs, positions, key=key)
+        with jax.named_scope("mlm_head"):
+            return self.mlm_head(decoded, self.encoder.embeddings.word.embedding[...])
 
     def mlm_logits(
         self, hidden: Float[Array, "batch length hidden"], positions: Int[Array, "batch positions"]
     ) -> Float[Array, "batch positions vocab"]:
         """Returns the vocabulary logits at `positions` only."""
         with jax.named_scope("mlm_head"):
-            gathered = heads.gather_positions(hidden, positions)
+            gathered = layers.taken(hidden, positions)
             return self.mlm_head(gathered, self.encoder.embeddings.word.embedding[...])
 
     def pair_logits(
@@ -47,7 +63,7 @@ class PretrainingModel(nnx.Module):
         Those of each row or, of rows with several sequences, of those that begin at `places`.
         """
         with jax.named_scope("pooler"):
-            first = hidden[:, 0] if places is None else heads.gather_positions(hidden, places)
+            first = hidden[:, 0] if places is None else layers.taken(hidden, places)
             pooled = self.pooler(first)
         with jax.named_scope("nsp_head"):
             return self.nsp_head(pooled)
@@ -94,6 +110,9 @@ class Pretraining:
         Those are nsp_loss and nsp_accuracy, or sop_loss and sop_accuracy. Keys of `batch` are
         the features of the records, and `example_weights` [batch].
         """
+        if self.encoder.mask_decoder:
+            logits = model.masked_logits(batch, batch["masked_lm_positions"], key=key)
+            return of_masks(logits, batch)
         return self.of_hidden(model, model.encoder(batch, key=key), batch)
 
     def of_hidden(
@@ -103,12 +122,7 @@ class Pretraining:
         batch: base.Batch,
     ) -> base.Means:
         """Returns `loss` of the encoder's last layer."""
-        logits = model.mlm_logits(hidden, batch["masked_lm_positions"])
-        labels, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
-        means = {
-            "mlm_loss": base.weighted(base.cross_entropy(logits, labels), weights),
-            "mlm_accuracy": base.accuracy(logits, labels, weights),
-        }
+        means = of_masks(model.mlm_logits(hidden, batch["masked_lm_positions"]), batch)
         if self.pair_loss == "none":
             return means
         labels, weights = batch["next_sentence_labels"], _pair_weights(batch)
@@ -123,17 +137,26 @@ class Pretraining:
 
     def predict(self, model: PretrainingModel, batch: base.Batch) -> dict[str, Array]:
         """Returns the "log_likelihood" [batch] of each row's masked tokens together, in nats."""
-        logits = model.mlm_logits(model.encoder(batch), batch["masked_lm_positions"])
+        logits = model.masked_logits(batch, batch["masked_lm_positions"])
         losses = base.cross_entropy(logits, batch["masked_lm_ids"])
         return {"log_likelihood": -(losses * batch["masked_lm_weights"]).sum(axis=1)}
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         """Three times the forward pass: encoder, masked-token head, a pair loss's pooler."""
         hidden = self.encoder.hidden_size
-        forward = self.encoder.forward_flops(length) + self.encoder.head_flops(predictions)
+        forward = self.encoder.masked_flops(length, predictions)
         if self.pair_loss != "none":
             forward += 2.0 * hidden * (hidden + 2)
         return 3.0 * batch_size * forward
+
+
+def of_masks(logits: Float[Array, "batch positions vocab"], batch: base.Batch) -> base.Means:
+    """Returns mlm_loss and mlm_accuracy over a batch's masked tokens."""
+    labels, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
+    return {
+        "mlm_loss": base.weighted(base.cross_entropy(logits, labels), weights),
+        "mlm_accuracy": base.accuracy(logits, labels, weights),
+    }
 
 
 def _pair_places(batch: base.Batch) -> Int[Array, "batch sequences"] | None:

@@ -40,7 +40,7 @@ class Discriminator(nnx.Module):
         """Returns every token's logit of being replaced."""
         hidden = self.encoder(inputs, key=key)
         with jax.named_scope("rtd_head"):
-            return self.rtd_head(hidden)
+            return self.rtd_head(hidden, inputs.get("sequence_ids"))
 
 
 class ReplacedTokensModel(Discriminator):
@@ -127,9 +127,8 @@ class ReplacedTokens:
         """
         discriminator, generator = self.parts(model)
         generator_key, discriminator_key, sample_key = layers.split(key, 3)
-        hidden = generator.encoder(batch, key=generator_key)
-        logits = generator.mlm_logits(hidden, batch["masked_lm_positions"])
-        labels, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
+        positions = batch["masked_lm_positions"]
+        logits = generator.masked_logits(batch, positions, key=generator_key)
         with jax.named_scope("sample"):
             sampled = sample(logits / self.temperature, row_seeds(sample_key, batch["input_ids"]))
             corrupted, is_replaced = replaced(batch, sampled)
@@ -137,8 +136,7 @@ class ReplacedTokens:
             {**batch, "input_ids": corrupted}, key=discriminator_key
         )
         return {
-            "mlm_loss": base.weighted(base.cross_entropy(logits, labels), weights),
-            "mlm_accuracy": base.accuracy(logits, labels, weights),
+            **pretraining.of_masks(logits, batch),
             **_scores(replaced_logits, is_replaced, _real(batch), batch.get("sequence_ids")),
         }
 

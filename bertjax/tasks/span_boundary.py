@@ -77,8 +77,8 @@ class SpanBoundaryModel(pretraining.PretrainingModel):
         """Returns the vocabulary logits of masked tokens, from the neighbours of their spans."""
         with jax.named_scope("sbo_head"):
             return self.sbo_head(
-                heads.gather_positions(hidden, targets.left),
-                heads.gather_positions(hidden, targets.right),
+                layers.taken(hidden, targets.left),
+                layers.taken(hidden, targets.right),
                 targets.offsets,
                 self.encoder.embeddings.word.embedding[...],
             )

@@ -20,6 +20,7 @@ import optax.contrib
 from jaxtyping import Array, BFloat16, Float, PRNGKeyArray
 
 from bertjax.models import layers, parameters, reductions
+from bertjax.options import faults
 
 # Weight decay is left off LayerNorm and biases (Devlin et al. 2019, appendix A.2; the released code
 # matches the names LayerNorm, layer_norm and bias). LAMB's trust ratio is left off the same ones.
@@ -68,6 +69,7 @@ class OptimizerOptions:
     fully_decoupled_decay: bool = False
     decay_biases: bool = False
     clip_norm: float = 1.0
+    clip_apart: str = ""
     bias_correction: bool = True
     moment_dtype: str = "float32"
     ema_decay: float = 0.0
@@ -78,17 +80,24 @@ class OptimizerOptions:
     frozen: tuple[str, ...] = ()
 
 
-def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
+def clip_by_global_norm(limit: float, apart: str = "") -> optax.GradientTransformation:
     """Scales all gradients by limit / norm where their norm is above the limit.
 
+    The gradients of the part of the model that is named `apart` have a norm of their own.
     Source: Pascanu et al. 2013, algorithm 1. optax.clip_by_global_norm does not use
     reductions.global_norm.
     """
 
+    def clipped(grads: Any) -> Any:
+        scale = limit / jnp.maximum(reductions.global_norm(grads), limit)
+        return jax.tree.map(lambda grad: grad * scale, grads)
+
     def update(grads: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, Any]:
         del params
-        scale = limit / jnp.maximum(reductions.global_norm(grads), limit)
-        return jax.tree.map(lambda grad: grad * scale, grads), state
+        if not apart:
+            return clipped(grads), state
+        others = {name: part for name, part in grads.items() if name != apart}
+        return {**clipped(others), **clipped({apart: grads[apart]})}, state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
@@ -302,7 +311,10 @@ def make_optimizer(
     tree of bools, `frozen_parameters`) have no moments, and their updates mean nothing.
     """
     is_decayed = parameters.assign(DECAY_RULES, params, table="weight decay rules")
-    clip = [clip_by_global_norm(options.clip_norm)] if options.clip_norm else []
+    apart = options.clip_apart
+    if apart and apart not in params:
+        raise faults.wrong("config.optimizer.clip_apart", apart, f"'' or one of {sorted(params)}")
+    clip = [clip_by_global_norm(options.clip_norm, apart)] if options.clip_norm else []
     whole = optax.chain(*clip, *OPTIMIZERS[options.name](options, is_decayed))
     if is_frozen is None or not any(jax.tree.leaves(is_frozen)):
         return optax.with_extra_args_support(whole)
