@@ -152,6 +152,9 @@ class SelfAttention(nnx.Module):
         shared = self.num_heads // self.num_key_value_heads
         return jnp.repeat(both[0], shared, axis=2), jnp.repeat(both[1], shared, axis=2)
 
+    def _narrowed(self, visible: Visibility) -> Visibility:
+        return visible.narrowed(window=self.window, left_to_right=self.left_to_right)
+
 
 def _spread(
     query: Float[Array, "batch queries heads head"], at: Int[Array, "batch queries"], length: int
@@ -159,9 +162,6 @@ def _spread(
     """Returns rows with each query at its place; what stands at other places means nothing."""
     places = jax.lax.broadcasted_iota(jnp.int32, (*at.shape, length), 2)
     return layers.taken(query, jnp.argmax(at[:, :, None] == places, axis=1))
-
-    def _narrowed(self, visible: Visibility) -> Visibility:
-        return visible.narrowed(window=self.window, left_to_right=self.left_to_right)
 
 
 def attend(

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped, UInt32
 
 from bertjax.models import placement, reductions
 
@@ -206,8 +206,8 @@ def over_rows(vector: Array, x: Array) -> Array:
 
 
 def taken(
-    x: Float[Array, "batch length *others"], places: Int[Array, "batch places"]
-) -> Float[Array, "batch places *others"]:
+    x: Shaped[Array, "batch length *others"], places: Int[Array, "batch places"]
+) -> Shaped[Array, "batch places *others"]:
     """Returns what stands at the `places` of each row."""
     return jnp.take_along_axis(x, places.reshape(*places.shape, *[1] * (x.ndim - 2)), axis=1)
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from bertjax.models import encoder, heads, packed_rows
+from bertjax.models import encoder, heads, layers, packed_rows
 from bertjax.tasks import base, config_needs, pretraining
 
 
