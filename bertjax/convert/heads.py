@@ -20,6 +20,7 @@ class Head:
     `class_name`: the name of its class in transformers, without the family's.
     `pipeline`: the task by which the hub lists the model.
     `optional`: parts that a model may lack.
+    `of_config`: parts that a model has by its encoder's config, and is incomplete without.
     `has_labels`: its outputs are classes with names.
     `module`: the module of an encoder and a decoder, from the configs of both.
     `options`: the options of config.pretraining that train it, where they are not the defaults.
@@ -31,6 +32,7 @@ class Head:
     class_name: str
     pipeline: str
     optional: tuple[str, ...] = ()
+    of_config: tuple[str, ...] = ()
     has_labels: bool = False
     module: Callable[..., nnx.Module] | None = None
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -69,7 +71,11 @@ HEADS: dict[str, Head] = {
         options={"pair_loss": "nsp"},
     ),
     "masked_lm": Head(
-        ("encoder", "mlm_head"), "ForMaskedLM", "fill-mask", shifted_objective="hybrid"
+        ("encoder", "mlm_head"),
+        "ForMaskedLM",
+        "fill-mask",
+        of_config=("mask_decoder",),
+        shifted_objective="hybrid",
     ),
     "causal_lm": Head(
         ("encoder", "lm_head"),
@@ -142,7 +148,8 @@ def part_of(path: str) -> str:
 
 def belongs(path: str, head: str) -> bool:
     """Returns whether the parameter at `path` is part of the model with this head."""
-    return part_of(path) in (*HEADS[head].parts, *HEADS[head].optional)
+    row = HEADS[head]
+    return part_of(path) in (*row.parts, *row.optional, *row.of_config)
 
 
 def is_required(path: str, head: str, pooler: str = "dense") -> bool:
@@ -151,7 +158,8 @@ def is_required(path: str, head: str, pooler: str = "dense") -> bool:
     `pooler` is the config's: a "normed" one stands before every finetuned head.
     """
     is_pooling = part_of(path) == "pooler" and pooler == "normed" and head != "none"
-    return part_of(path) in HEADS[head].parts or (is_pooling and belongs(path, head))
+    has_part = part_of(path) in (*HEADS[head].parts, *HEADS[head].of_config)
+    return has_part or (is_pooling and belongs(path, head))
 
 
 def is_of_class(path: str, head: str, pooler: str = "dense") -> bool:

@@ -147,6 +147,11 @@ def _params(
             return False
         return not (heads.is_of_class(path, head, pooler) and names.knows(table, path))
 
+    if no_class := {*map(heads.part_of, weights.params)} & {*heads.HEADS[head].of_config}:
+        raise ValueError(
+            f"transformers has no class with a {', '.join(no_class)}, without which the model "
+            f"predicts other tokens (--head={head}): --format=bertjax keeps it"
+        )
     params = {path: array for path, array in weights.params.items() if not is_left_out(path)}
     params = {**family.completion(weights.config), **params}
     if head == huggingface_read.SEQUENCES:

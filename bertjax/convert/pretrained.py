@@ -18,6 +18,7 @@ from bertjax.convert import families, heads
 from bertjax.convert.families import base
 from bertjax.data import records
 from bertjax.models import decoder_sharing, embedding_sharing, parameters, sentence_vectors
+from bertjax.models.mask_decoder import MaskDecoder
 from bertjax.tokenization import tokenizer
 
 # Parts of pretraining that no class of transformers has.
@@ -156,7 +157,8 @@ def _shapes(config: models.EncoderConfig) -> Mapping[str, tuple[int, ...]]:
     def params(make: Callable[..., nnx.Module]) -> parameters.Params:
         return parameters.split(make(config, rngs=nnx.Rngs(0)))[1]
 
-    parts = {part: jax.eval_shape(lambda make=make: params(make)) for part, make in MODULES.items()}
+    modules = MODULES | ({"mask_decoder": MaskDecoder} if config.mask_decoder else {})
+    parts = {part: jax.eval_shape(lambda make=make: params(make)) for part, make in modules.items()}
     return {path: leaf.shape for path, leaf in parameters.flat(parts).items()}
 
 

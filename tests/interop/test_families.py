@@ -132,10 +132,7 @@ CASES = [
     ("modernbert-decoder", "causal_lm", {"local_attention": 2}),  # the same
     ("modernbert-decoder", "causal_lm", {"global_attn_every_n_layers": 1}),  # no window
     ("deberta-v2", "masked_lm", {"legacy": False}),
-    (
-        *("deberta-v2", "none"),
-        {"position_biased_input": True, "type_vocab_size": 2, "max_position_embeddings": 13},
-    ),
+    ("deberta-v2", "none", {"type_vocab_size": 2, "max_position_embeddings": 13}),
     ("nomic_bert", "masked_lm", {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}),
     *(
         ("eurobert", "sequence_classification", {"classifier_pooling": pooling})

@@ -20,7 +20,7 @@ SIZES = models.EncoderConfig(
     **{"intermediate_size": 32, "max_position_embeddings": 16, "type_vocab_size": 0},
     **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 1e-7},
     **{"position_embedding": "none", "relative": "disentangled"},
-    **{"relative_buckets": 8, "relative_span": 16},
+    **{"relative_buckets": 8, "relative_span": 16, "pooler_act": "gelu"},
     **{"mask_decoder": True, "replaced_head": "with_first"},
 )
 LENGTH = 14

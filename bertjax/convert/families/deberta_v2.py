@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from bertjax import models
 from bertjax.convert import heads, names
 from bertjax.convert.families import base, bert
@@ -32,15 +34,15 @@ FIELDS: dict[str, base.Field] = {
     "pooler_hidden_act": base.Field("pooler_act", str, values={"gelu": "gelu"}, default="gelu"),
     **{name: base.Field(name, float) for name in bert.RATES[:-1]},
     "layer_norm_eps": base.Field("layer_norm_eps", float, default=1e-7),
-    "position_biased_input": base.Field(
-        "position_embedding", bool, values={False: "none", True: "learnt"}, default="learnt"
-    ),
     "position_buckets": base.Field("relative_buckets", int),
     "max_relative_positions": base.Field("relative_span", int),
 }
 
 # The form of v3's attention; a file must state each, since transformers' defaults are others.
-STATED = {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+STATED = {
+    **{"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm"},
+    "position_biased_input": False,
+}
 TERMS = ("p2c", "c2p")
 FIXED: dict[str, Any] = {
     **STATED,
@@ -51,8 +53,8 @@ WITHOUT_EFFECT = base.BOOKKEEPING | {
     *("embedding_size", "attention_head_size", "conv_act", "conv_groups", "padding_idx"),
 }
 
-_BODY, _LAYER = "deberta", bert.LAYER
-_HF_LAYER = f"{_BODY}.encoder.layer.{{layer}}"
+_BODY = "deberta"
+_POSITIONS = f"{_BODY}.embeddings.position_embeddings.weight"
 _THEIRS = {
     "bert.": f"{_BODY}.",
     ".attention.self.query.": ".attention.self.query_proj.",
@@ -64,13 +66,18 @@ TENSORS: tuple[Name, ...] = (
     *(
         entry
         for entry in names.renamed(bert.TENSORS, _THEIRS)
-        if not entry.ours.startswith(("nsp_head.", "pooler."))
+        if entry.theirs != _POSITIONS and not entry.ours.startswith(("nsp_head.", "pooler."))
     ),
     *names.torch_dense(
         *("pooler.dense", "pooler.dense"), heads=("sequence_classification", "multiple_choice")
     ),
     Name(f"{_BODY}.encoder.rel_embeddings.weight", "encoder.relative.table.embedding"),
     *names.torch_norm(f"{_BODY}.encoder.LayerNorm", "encoder.relative.norm"),
+    # Of microsoft/DeBERTa alone: the head of replaced tokens, and the positions of the generator.
+    *names.torch_dense("mask_predictions.dense", "rtd_head.dense"),
+    *names.torch_norm("mask_predictions.LayerNorm", "rtd_head.norm"),
+    *names.torch_dense("mask_predictions.classifier", "rtd_head.output"),
+    Name(_POSITIONS, "mask_decoder.position.embedding", heads=("masked_lm",)),
 )
 
 
@@ -100,6 +107,22 @@ def in_full(fields: Mapping[str, Any]) -> dict[str, Any]:
     if result.get("position_buckets", -1) < 1:  # each distance has its row
         result["position_buckets"] = result["max_relative_positions"]
     return result
+
+
+def has_mask_decoder(config: models.EncoderConfig, weights: Mapping[str, np.ndarray]) -> bool:
+    """Returns whether the weights are a generator's, whose positions enter at its last layer."""
+    del config
+    return _POSITIONS in weights and not _is_discriminator(weights)
+
+
+def replaced_head(config: models.EncoderConfig, weights: Mapping[str, np.ndarray]) -> str:
+    """Returns the kind of the head of replaced tokens, in weights that have one."""
+    del config
+    return "with_first" if _is_discriminator(weights) else "token"
+
+
+def _is_discriminator(weights: Mapping[str, np.ndarray]) -> bool:
+    return any(name.startswith("mask_predictions.") for name in weights)
 
 
 def in_theirs(config: models.EncoderConfig) -> dict[str, Any]:
@@ -136,12 +159,14 @@ FAMILY = base.Family(
         (r"^lm_predictions\.lm_head\.(dense|LayerNorm)\.", r"cls.predictions.transform.\1."),
         (r"^lm_predictions\.lm_head\.bias$", "cls.predictions.bias"),
     ),
-    ignored=(rf"{_BODY}\.embeddings\.position_ids",),
+    # The difference to the generator's table, which `weight` holds already.
+    ignored=(rf"{_BODY}\.embeddings\.(position_ids|(word|position)_embeddings\._weight)",),
     tied={
         "cls.predictions.decoder.weight": f"{_BODY}.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    traits={"relative": "disentangled", "pooler_act": "gelu"},
+    traits={"relative": "disentangled", "position_embedding": "none", "pooler_act": "gelu"},
+    of_weights={"mask_decoder": has_mask_decoder, "replaced_head": replaced_head},
     read=in_full,
     restated=in_theirs,
 )
