@@ -269,6 +269,8 @@ def generator_config(sizes: encoder.EncoderConfig, options: Any) -> encoder.Enco
     Source: google-research/electra run_pretraining.py, get_generator_config.
     """
     hidden_size = options.hidden_size or max(sizes.hidden_size // 4, 1)
+    shared = sizes.embedding_width
+    is_as_wide = shared == hidden_size
     return dataclasses.replace(
         sizes,
         hidden_size=hidden_size,
@@ -276,7 +278,7 @@ def generator_config(sizes: encoder.EncoderConfig, options: Any) -> encoder.Enco
         num_attention_heads=options.num_attention_heads or max(hidden_size // 64, 1),
         intermediate_size=options.intermediate_size or 4 * hidden_size,
         # Embeddings that are not shared are as wide as its layers.
-        embedding_size=0 if options.embeddings == "separate" else sizes.embedding_width,
+        embedding_size=0 if is_as_wide or options.embeddings == "separate" else shared,
     )
 
 

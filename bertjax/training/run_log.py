@@ -170,6 +170,8 @@ def _next_commands(run: program.Program, workdir: epath.Path) -> list[str]:
     # Few families have models that read from left to right, or no tokens.
     if (left_to_right or not reads_tokens) and _of_run(run):
         exports = []
+    if config.model.replaced_head == "with_first":  # a discriminator of no class there
+        exports = [it.replace("--to", "--head=none --to") for it in exports]
     evaluation = f"evaluate --checkpoint={workdir} --data={config.data.eval_dir or 'RECORDS'}"
     finetune = f"train --config={{}} --config.init_from={workdir} --workdir=DIR "
     finetune += f"--config.finetuning.train_file={'FILE' if reads_tokens else 'RECORDS'}"
