@@ -159,7 +159,7 @@ class SelfAttention(nnx.Module):
 def _spread(
     query: Float[Array, "batch queries heads head"], at: Int[Array, "batch queries"], length: int
 ) -> Float[Array, "batch length heads head"]:
-    """Returns rows with each query at its place; what stands at other places means nothing."""
+    """Returns rows with each query at its place; queries at other places mean nothing."""
     places = jax.lax.broadcasted_iota(jnp.int32, (*at.shape, length), 2)
     return layers.taken(query, jnp.argmax(at[:, :, None] == places, axis=1))
 

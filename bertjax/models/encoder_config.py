@@ -307,7 +307,7 @@ class EncoderConfig(fields.EncoderFields):
     def masked_flops(self, length: int, positions: int) -> float:
         """Returns the FLOPs of predicting the tokens at this number of a sequence's positions.
 
-        With a `mask_decoder` the last layer is passed twice by these positions; what meets keys is
+        With a `mask_decoder` these positions pass the last layer twice; products with keys are
         computed for all.
         """
         forward = self.forward_flops(length) + self.head_flops(positions)

@@ -208,7 +208,7 @@ def over_rows(vector: Array, x: Array) -> Array:
 def taken(
     x: Shaped[Array, "batch length *others"], places: Int[Array, "batch places"]
 ) -> Shaped[Array, "batch places *others"]:
-    """Returns what stands at the `places` of each row."""
+    """Returns the entries at the `places` of each row."""
     return jnp.take_along_axis(x, places.reshape(*places.shape, *[1] * (x.ndim - 2)), axis=1)
 
 

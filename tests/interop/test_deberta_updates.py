@@ -1,4 +1,4 @@
-"""DeBERTa-v3's pretraining beside a plain loop in torch, which is given our masks and samples."""
+"""DeBERTa-v3's pretraining compared with a plain torch loop, given our masks and samples."""
 
 import dataclasses
 

@@ -32,7 +32,7 @@ def make_batch(*, packed=False):
     batch = {"input_ids": rng.integers(5, 60, (2, LENGTH)).astype(np.int32)}
     lengths = np.array([[LENGTH], [9]])
     mask = (np.arange(LENGTH) < lengths).astype(np.int32)
-    if packed:  # sequences of 6, and of what is left
+    if packed:  # the first sequence has 6 tokens
         batch["sequence_ids"] = np.where(np.arange(LENGTH) < 6, 1, 2).astype(np.int32) * mask
     return jax.tree.map(jnp.asarray, batch | {"input_mask": mask})
 
@@ -79,7 +79,7 @@ def one_pass(p, asked, places, states, seen, number):
     return norm(hidden + inner, p, f"{layer}.output_norm")
 
 
-# What families.md has seen written wrongly: what the queries begin as, and how they go on.
+# Mistakes in the queries: how they start, and what the second pass reads.
 WRONG = {
     "positions alone": {"states_in_queries": False},
     "the last states": {"states": -1},

@@ -120,7 +120,7 @@ def holding(
     )
     raise ValueError(
         f"no known family of weights ({', '.join(lacking)}) has such models; the nearest: "
-        f"{'; '.join(nearest)}. --format=bertjax keeps them, and --head=none writes an encoder alone"
+        f"{'; '.join(nearest)}. --format=bertjax keeps them, --head=none writes an encoder alone"
     )
 
 

@@ -73,7 +73,7 @@ TENSORS: tuple[Name, ...] = (
     ),
     Name(f"{_BODY}.encoder.rel_embeddings.weight", "encoder.relative.table.embedding"),
     *names.torch_norm(f"{_BODY}.encoder.LayerNorm", "encoder.relative.norm"),
-    # Of microsoft/DeBERTa alone: the head of replaced tokens, and the positions of the generator.
+    # Names of microsoft/DeBERTa: the head of replaced tokens, and the positions of the generator.
     *names.torch_dense("mask_predictions.dense", "rtd_head.dense"),
     *names.torch_norm("mask_predictions.LayerNorm", "rtd_head.norm"),
     *names.torch_dense("mask_predictions.classifier", "rtd_head.output"),
