@@ -11,7 +11,16 @@ import pytest
 from bertjax import config as config_lib
 from bertjax import tasks, train
 from bertjax.tokenization import tokenizer
-from configs import albert, electra, left_to_right_base, mass, modernbert, roberta, xlm_r
+from configs import (
+    albert,
+    deberta_v3,
+    electra,
+    left_to_right_base,
+    mass,
+    modernbert,
+    roberta,
+    xlm_r,
+)
 from tests import small_byte_bpe, small_records
 from tests.data_pipelines import test_train_vocabulary
 
@@ -61,6 +70,16 @@ FAMILIES = {
     "electra": Family(
         electra.get_config,
         {"mesh.data": -1, "model.embedding_size": 16, "pretraining.generator.hidden_size": 16},
+    ),
+    "deberta_v3": Family(
+        deberta_v3.get_config,
+        {
+            **{"mesh.data": -1, "pretraining.generator.num_hidden_layers": 1},
+            "pretraining.generator.num_attention_heads": 2,
+            **{"pretraining.generator.hidden_size": 32, "optimizer.weight_decay": 1e-3},
+            **{"pretraining.generator.intermediate_size": 64},
+            **{"model.relative_buckets": 8, "model.relative_span": 24},
+        },
     ),
     "modernbert": Family(
         modernbert.get_config,

@@ -42,7 +42,7 @@ FAULTS = {
         ({"model.language_embeddings": 3}, "language_embeddings is 3.*must be 0"),
         ({"model.num_hidden_groups": 1}, "num_hidden_groups is 1.*0"),
         ({"model.inner_group_num": 2}, "inner_group_num is 2.*must be 1"),
-        ({"model.embeddings": "patches"}, "embeddings is 'patches'.*'learnt' or 'token_dropout'"),
+        ({"model.embeddings": "patches"}, "embeddings is 'patches'.*'learnt' or .*'token_dropout'"),
         ({"checkpoint.best_metric": "mlm_loss"}, "best_metric is 'mlm_loss'.*'lm_loss'"),
         ({"pretraining.sequence_rows": "t5"}, "sequence_rows is 't5'; known are mass, bart"),
         ({"pretraining.masked_lm_prob": 0.3}, "masked_lm_prob is 0.3, but .*reads no masks"),
