@@ -91,6 +91,12 @@ COUNTS = [
     ("electra:small generator=256", electra, (13_549_057, 13_546_682, 23_122_875)),
     ("electra:base", electra, (109_483_009, 33_740_602, 119_386_427)),
     ("electra:large", electra, (335_142_913, 51_295_290, 354_655_291)),
+    # As transformers counts DebertaV2Model, with the head of replaced tokens, h^2 + 4h + 1, and
+    # DebertaV2ForMaskedLM, with a table of 512 positions; the discriminator has a table of words.
+    ("deberta_v3:xsmall", electra, (70_682_112 + 148_993, 60_508_644, 131_339_749)),
+    ("deberta_v3:small", electra, (141_304_320 + 592_897, 121_154_148, 263_051_365)),
+    ("deberta_v3:base", electra, (183_831_552 + 592_897, 142_417_764, 326_842_213)),
+    ("deberta_v3:large", electra, (434_012_160 + 1_052_673, 284_561_508, 719_626_341)),
 ]
 
 

@@ -73,6 +73,30 @@ def test_optimizer_equals_numpy_over_five_steps(name, bias_correction, clip_norm
     assert_leaves_close(moved(options, params, grads, 0.01), expected)
 
 
+def test_a_part_is_clipped_by_its_own_norm():
+    rng = np.random.default_rng(0)
+    params = {"encoder": make_params(rng), "generator": make_params(rng)}
+    grads = jax.tree.map(lambda it: 100 * it, params) | {"encoder": params["encoder"]}
+    limit = 1.0
+
+    def clipped(apart):
+        transform = optim.clip_by_global_norm(limit, apart)
+        return transform.update(jax.tree.map(jnp.float32, grads), transform.init(params))[0]
+
+    def norm(tree):
+        return np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+    apart, together = clipped("generator"), clipped("")
+    for part in params:
+        assert_leaves_close(
+            apart[part], jax.tree.map(lambda it, part=part: it / norm(grads[part]), grads[part])
+        )
+    assert norm(together["encoder"]) < 0.02 < limit
+    options = optim.OptimizerOptions(clip_apart="decoder")
+    with pytest.raises(ValueError, match="clip_apart.*'decoder'.*'encoder', 'generator'"):
+        optim.make_optimizer(options, params)
+
+
 def moved(options, params, grads_of_steps, rate, peak=None):
     """The parameters, in float32, after steps at a constant rate."""
     ours = jax.tree.map(jnp.float32, params)
