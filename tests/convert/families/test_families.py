@@ -44,6 +44,8 @@ def sized(config, family):
 
 def shapes_of(config, table, labels=None):
     """The shapes of a member that has all that the table names."""
+    if any(entry.ours.startswith("mask_decoder.") for entry in table):
+        config = dataclasses.replace(config, mask_decoder=True, replaced_head="with_first")
     has_generator = any(entry.ours.startswith("generator.") for entry in table)
     generator = dataclasses.replace(config, hidden_size=16) if has_generator else None
     has_decoder = any(entry.ours.startswith("decoder.") for entry in table)
