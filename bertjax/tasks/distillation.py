@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.models import parameters
+from bertjax.models import layers, parameters
 from bertjax.tasks import base, pretraining
 
 TEACHER = "teacher"  # the teacher's nested parameters, in the batch that `loss` gets
