@@ -10,6 +10,9 @@ import pytest
 
 from bertjax import config as config_lib
 from bertjax import tasks, train
+from bertjax.convert import __main__ as program
+from bertjax.convert import formats
+from bertjax.convert.families import eurobert
 from bertjax.tokenization import tokenizer
 from configs import (
     albert,
@@ -97,6 +100,15 @@ FAMILIES = {
         {"known": small_byte_bpe.vocabulary()},
     ),
     "mass": Family(mass.get_config, records={"is_masked": False}),
+    "eurobert": Family(
+        config_lib.default_config,
+        {
+            **{f"model.{name}": value for name, value in eurobert.FAMILY.traits.items()},
+            **{"model.num_key_value_heads": 1, "model.layer_norm_eps": 1e-5},
+            "pretraining.pair_loss": "none",
+        },
+        {"known": small_byte_bpe.vocabulary(), "pair_objective": "none"},
+    ),
     "left_to_right": Family(
         left_to_right_base.get_config,
         {"mesh.data": 1, "phases.phase2.num_steps": 0},
@@ -131,3 +143,20 @@ def test_a_token_that_fills_its_row_is_learnt_far_below_chance(name, tmp_path):
     vocabulary = tokenizer.load(directory)
     words = vocabulary.vocab_size - len(vocabulary.special_ids)
     assert np.mean(losses[-STEPS // 10 :]) < np.log(words) - 1
+
+
+def test_pretraining_goes_on_from_an_exported_eurobert(tmp_path):
+    family, directory, rate = FAMILIES["eurobert"], tmp_path / "train", 1e-3
+    small_records.write(directory, counts=(64, 64), is_alike=True, **family.records)
+    config = make_config(family, directory)
+    config.phases.phase1.num_steps = 2
+    train.train(config, tmp_path / "first")
+    program.convert(tmp_path / "first", tmp_path / "hf")
+    config.update(init_from=str(tmp_path / "hf"), seed=7)
+    config.schedule.update(name="constant", warmup_steps=0, peak_learning_rate=rate)
+    train.train(config, tmp_path / "second")
+    exported, after = (formats.read(tmp_path / it) for it in ("hf", "second"))
+    assert exported.family is eurobert.FAMILY and exported.config == after.config
+    for path, start in exported.params.items():
+        moved = np.abs(after.params[path] - start).max()
+        assert 0.1 * rate < moved < 2.1 * rate, path
