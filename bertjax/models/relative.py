@@ -9,11 +9,14 @@ Source of the shift: Dai et al. 2019 (Transformer-XL), appendix B.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+TILE = 128  # the rows and columns of a TPU's matrix unit
 
 
 class Terms(NamedTuple):
@@ -64,8 +67,23 @@ def scores(
 ) -> Float[Array, "batch heads queries keys"]:
     """Returns the sum of the terms for each pair, in float32.
 
-    The terms have a row for each distance of these queries and keys, the largest first.
+    The terms have a row for each distance of these queries and keys, the largest first. A TPU has
+    no fast way to shift the rows of a matrix by different numbers: there the products with tables
+    are shifted by further products, tile by tile.
     """
+    total: Any = 0.0
+    rows, columns = query.shape[1], keys.shape[1]
+    if terms.of_key is not None or terms.of_query is not None:
+        total = jax.lax.platform_dependent(query, keys, terms, tpu=_tiled, default=_of_tables)
+    if terms.bias is not None:
+        shape = (1, len(terms.bias), rows, rows + columns - 1)
+        by_row = jnp.broadcast_to(terms.bias[None, :, None].astype(jnp.float32), shape)
+        total = total + _skewed(by_row, rows, columns)
+    return jnp.broadcast_to(total, (len(query), *total.shape[1:]))
+
+
+def _of_tables(query: Array, keys: Array, terms: Terms) -> Array:
+    """Returns the terms of `of_key` and `of_query`, each a product and a skew."""
     total: Any = 0.0
     rows, columns = query.shape[1], keys.shape[1]
     if terms.of_key is not None:
@@ -79,11 +97,58 @@ def scores(
             "BSHK,DHK->BHSD", keys, terms.of_query[::-1], preferred_element_type=jnp.float32
         )
         total = total + jnp.swapaxes(_skewed(products, columns, rows), -1, -2)
-    if terms.bias is not None:
-        shape = (1, len(terms.bias), rows, rows + columns - 1)
-        by_row = jnp.broadcast_to(terms.bias[None, :, None].astype(jnp.float32), shape)
-        total = total + _skewed(by_row, rows, columns)
-    return jnp.broadcast_to(total, (len(query), *total.shape[1:]))
+    return total
+
+
+def _tiled(query: Array, keys: Array, terms: Terms) -> Array:
+    """Returns the same as `_of_tables`, to the rounding of products to the type of `query`.
+
+    A tile of queries and keys has 2 x TILE - 1 distances. For each query of a tile, a matrix of
+    zeros and ones takes the products with its distances to the keys.
+    """
+    rows, columns = query.shape[1], keys.shape[1]
+    query, keys = (_tiles(x, TILE) for x in (query, keys))
+    shape = (TILE, 2 * TILE, TILE)
+    at, distance, to = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in range(3))
+    takes = (distance == TILE - 1 - at + to).astype(query.dtype)
+    is_single = query.dtype == jnp.float32
+    shifted = functools.partial(
+        jnp.einsum,
+        precision=jax.lax.Precision.HIGHEST if is_single else None,
+        preferred_element_type=jnp.float32,
+    )
+    tiles_of = functools.partial(
+        _distances_of_tiles, rows=rows, queries=query.shape[1], keys=keys.shape[1]
+    )
+    total: Any = 0.0
+    if terms.of_key is not None:
+        products = jnp.einsum("BaqHK,abDHK->qBHabD", query, tiles_of(terms.of_key))
+        total = total + shifted("qBHabD,qDk->BHaqbk", products, takes)
+    if terms.of_query is not None:
+        products = jnp.einsum("BbkHK,abDHK->kBHabD", keys, tiles_of(terms.of_query))
+        total = total + shifted("kBHabD,qDk->BHaqbk", products, takes)
+    batch, heads, queries, _, of_keys, _ = total.shape
+    whole = total.reshape(batch, heads, queries * TILE, of_keys * TILE)
+    return whole[:, :, :rows, :columns]
+
+
+def _tiles(x: Array, size: int) -> Array:
+    """Returns [batch, length, ...] as [batch, tiles, size, ...], padded with zeros."""
+    padded = jnp.pad(x, [(0, 0), (0, -x.shape[1] % size)] + [(0, 0)] * (x.ndim - 2))
+    return padded.reshape(len(x), -1, size, *x.shape[2:])
+
+
+def _distances_of_tiles(table: Array, *, rows: int, queries: int, keys: int) -> Array:
+    """Returns the table's rows for each tile, [queries, keys, 2 x TILE, heads, head]."""
+    padded = jnp.pad(table, [(TILE, 2 * TILE)] + [(0, 0)] * (table.ndim - 1))
+
+    def of_tile(query: int, key: int) -> Array:
+        start = rows + TILE * (key - query)
+        return padded[start : start + 2 * TILE]
+
+    return jnp.stack(
+        [jnp.stack([of_tile(query, key) for key in range(keys)]) for query in range(queries)]
+    )
 
 
 def _skewed(x: Array, rows: int, columns: int) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from bertjax.models import encoder_config, layers, parts
+from bertjax.models import encoder_config, layers, parts, placement
 from bertjax.models.encoder_config import EncoderConfig
 from bertjax.models.relative import Terms
 
@@ -85,7 +85,8 @@ class DisentangledTable(nnx.Module):
         rows = layers.dropout(rows, self.dropout_rate, key)[None]
         of_query, (of_key, _) = attention.scaled_query(rows), attention.keys_and_values(rows)
         wanted = log_buckets(_distances(length), self.buckets, self.span)
-        return Terms(of_key[0][wanted], of_query[0][wanted])
+        # Whole on each device: the compiler would send pieces around for every product.
+        return Terms(*(placement.gathered(it[0][wanted]) for it in (of_key, of_query)))
 
 
 class BiasTable(nnx.Module):

@@ -59,6 +59,11 @@ CASES = {
     "blocks": (23, {"most": 8, "block": 8}),
     "packed blocks": (24, {"most": 8, "block": 8, "packed": True}),
     "window": (300, {"window": 5}),
+    # As a TPU computes them.
+    "tiles": (11, {"tile": 4}),
+    "packed tiles": (16, {"tile": 4, "packed": True}),
+    "tiles of blocks": (23, {"most": 8, "block": 8, "tile": 4}),
+    "tiles of windows": (300, {"window": 5, "tile": 16}),
 }
 
 
@@ -68,6 +73,9 @@ def test_the_context_and_its_gradients_are_the_definitions(name, monkeypatch):
     if "most" in options:
         monkeypatch.setattr(plain_attention, "MOST_AT_ONCE", options["most"])
         monkeypatch.setattr(plain_attention, "QUERY_BLOCK", options["block"])
+    if "tile" in options:
+        monkeypatch.setattr(relative, "TILE", options["tile"])
+        monkeypatch.setattr(relative, "_of_tables", relative._tiled)
     query, keys, values, weights = (
         jnp.asarray(drawn(BATCH, length, HEADS, SIZE, seed=it)) for it in range(10, 14)
     )
