@@ -63,7 +63,7 @@ BASE = "bert_base"
 RECIPES = (
     *(BASE, "roberta:base", "spanbert:base", "albert:base", "electra:base"),
     "distilbert_base",  # the student's step: no teacher is at hand
-    *("left_to_right_base", "modernbert:base"),
+    *("left_to_right_base", "modernbert:base", "deberta_v3:base"),
 )
 
 

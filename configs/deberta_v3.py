@@ -12,7 +12,7 @@ Command:   python -m bertjax.train --config=configs/deberta_v3.py:base --workdir
            with a vocabulary of your own --config.model.vocab_size=0 takes its number of entries.
 Hardware:  base, large: a mesh of 16 devices; --config.mesh.data=-1 takes all. Others: any number
            that divides the batch.
-Planned:   PLAN
+Planned:   not yet.
 Time:      not yet measured.
 Result:    not yet measured.
 """
