@@ -83,6 +83,7 @@ PATCHES = {
     **{"model.max_position_embeddings": 42, "finetuning.max_seq_length": 42},
 }
 OF_RECORDS = ("own",)  # recipes whose sizes the records decide
+NOT_YET = ("deberta_v3",)  # recipes that have no plan so far
 
 # The number of devices of the published run where it is known, else a slice that fits the batch.
 SETTINGS = {
@@ -106,10 +107,6 @@ SETTINGS = {
     "electra:small": Setting("v5e-4"),
     "electra:base": Setting("v5e-16"),
     "electra:large": accumulated("v5e-16", 8),
-    "deberta_v3:xsmall": Setting("v5e-4"),
-    "deberta_v3:small": Setting("v5e-16"),
-    "deberta_v3:base": Setting("v5e-16"),
-    "deberta_v3:large": accumulated("v5e-16", 2),
     "spanbert:base": Setting("v5e-16"),
     "spanbert:large": Setting("v5e-16"),
     "distilbert_base": Setting("v5e-16", 8_000_000, "8,000,000 examples"),

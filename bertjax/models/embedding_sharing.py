@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -95,7 +96,8 @@ def apart(params: Mapping[str, Any]) -> parameters.Params:
         added = whole.pop(f"{_OURS}.{delta(name)}.embedding", None)
         if added is not None:
             table = jax.lax.stop_gradient(whole[f"{_THEIRS}.{name}.embedding"])
-            whole[f"{_OURS}.{name}.embedding"] = table + added
+            # Each device may have its own copy of the generator's table.
+            whole[f"{_OURS}.{name}.embedding"] = table + jnp.broadcast_to(added, table.shape)
     return parameters.nested(whole)
 
 

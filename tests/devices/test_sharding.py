@@ -18,7 +18,7 @@ from bertjax.finetuning import texts, wrapped_tasks
 from bertjax.models import lora, parameters, placement
 from bertjax.plan import compiled
 from bertjax.tasks import base as tasks_base
-from bertjax.tasks import pretraining
+from bertjax.tasks import pretraining, replaced_tokens
 from bertjax.training import optim, program, schedules, state
 from tests import conftest, small_modules, small_packed
 
@@ -37,6 +37,11 @@ RELATIVE = {
     kind: dataclasses.replace(BERT, relative=kind, relative_buckets=8, relative_span=32)
     for kind in ("disentangled", "t5_bias")
 }
+DEBERTA = dataclasses.replace(
+    RELATIVE["disentangled"],
+    **{"position_embedding": "none", "type_vocab_size": 0, "num_hidden_layers": 2},
+    **{"mask_decoder": True, "replaced_head": "with_first"},
+)
 # One head of keys, which no tensor axis divides, and an untied table.
 EUROBERT = dataclasses.replace(BERT, **eurobert.FAMILY.traits, num_key_value_heads=1)
 MODERN = dataclasses.replace(BERT, **modernbert.FAMILY.traits, window=2, global_every=0)
@@ -159,6 +164,25 @@ def test_eight_devices_equal_one(name, rule_table, split_kernels):
     assert (found[1] is not None) == bool(case.optimizer.ema_decay)
     close = functools.partial(np.testing.assert_allclose, atol=case.off)
     jax.tree.map(close, found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule_table", ["data_parallel", "fsdp_tensor"])
+def test_a_table_that_is_added_to_the_generators_trains_on_eight_devices_as_on_one(rule_table):
+    generator = dataclasses.replace(DEBERTA, num_hidden_layers=1)
+    learner = state.make_learner(
+        replaced_tokens.ReplacedTokens(DEBERTA, generator, "gradient_disentangled"),
+        optimizer=optim.OptimizerOptions(eps=1e-3, clip_apart="generator"),
+        schedule=schedules.ScheduleOptions("linear", 1e-2, 0, 100),
+        seed=0,
+    )
+    one = sharding.make_mesh(jax.devices()[:1], data=1)
+    mesh = sharding.make_mesh(jax.devices()[:8], **MESHES[rule_table])
+    batch = conftest.make_batch()
+    expected_losses, expected = three_steps(learner, batch, one, "data_parallel")
+    losses, found = three_steps(learner, batch, mesh, rule_table, split_kernels=True)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), found, expected)
 
 
 @pytest.mark.slow
