@@ -1,5 +1,6 @@
 """Claims about the files of microsoft/DeBERTa, which transformers has no class for."""
 
+import dataclasses
 import json
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from bertjax import models
 from bertjax.convert import families, formats, names, pretrained
 from bertjax.models import parameters
 from bertjax.tasks import pretraining, replaced_tokens
+from configs import deberta_v3
 from tests import small_modules
 from tests.models.test_mask_decoder import POSITIONS, SIZES, make_batch
 
@@ -96,11 +98,32 @@ def test_the_difference_alone_is_no_table(tmp_path):
         formats.read(tmp_path)
 
 
+def test_without_buckets_each_distance_has_its_row(tmp_path):
+    sizes = dataclasses.replace(SIZES, relative_buckets=16, relative_span=16, mask_decoder=False)
+    module = small_modules.made(models.make_bare, sizes)
+    save(tmp_path, module, "none")
+    lacking = {name: value for name, value in FIELDS.items() if name != "position_buckets"}
+    (tmp_path / "config.json").write_text(json.dumps(lacking))
+    read = formats.read(tmp_path)
+    assert (read.config.relative_buckets, read.config.relative_span) == (16, 16)
+    assert read.params["encoder.relative.table.embedding"].shape == (32, 16)
+
+
+@pytest.mark.parametrize("size", deberta_v3.SIZES)
+def test_generators_of_the_recipe_are_as_wide_and_half_as_deep(size):
+    config = deberta_v3.get_config(size)
+    generator = config.pretraining.generator
+    assert 2 * generator.num_hidden_layers == config.model.num_hidden_layers
+    for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
+        assert generator[name] == config.model[name]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("position_biased_input", True),
         ("relative_attention", False),
+        ("relative_attention", None),  # which transformers takes for False
         ("share_att_key", False),
         ("conv_kernel_size", 3),
         ("pos_att_type", "p2p|c2p"),
