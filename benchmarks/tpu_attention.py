@@ -4,8 +4,8 @@
 
 `tables` are products with tables and their skew, as on other platforms, `tiles` what a TPU gets. No
 TPU is needed: libtpu (extra `plan`) compiles, and nothing is run. Cycles are the compiler's
-estimates, for 12 heads of 64 in bfloat16 and dropout of 0.1. What carries no estimate is listed
-with the bytes that it reads and writes.
+estimates, for 12 heads of 64 in bfloat16 and dropout of 0.1. Parts without an estimate are listed
+with the bytes that they read and write.
 """
 
 from __future__ import annotations
