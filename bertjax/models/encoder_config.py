@@ -144,11 +144,15 @@ class EncoderConfig(fields.EncoderFields):
             f"0 or a divisor of num_attention_heads, {heads}",
             not self.num_key_value_heads or heads % self.num_key_value_heads == 0,
         )
+        yield from self._position_requirements()
+        yield from self._embedding_requirements()
+
+    def _position_requirements(self) -> Iterator[tuple[str, str, bool]]:
         if self.position_embedding == "rotary":
             yield "rotary_base", "above 0", self.rotary_base > 0
             yield (
                 "hidden_size",
-                f"an even multiple of num_attention_heads, {heads}, with "
+                f"an even multiple of num_attention_heads, {self.num_attention_heads}, with "
                 "position_embedding='rotary', which turns pairs of numbers",
                 self._head_size % 2 == 0,
             )
@@ -174,7 +178,6 @@ class EncoderConfig(fields.EncoderFields):
                 "distances share rows",
                 self.relative_span > self.relative_buckets // 2 + 1,
             )
-        yield from self._embedding_requirements()
 
     def _embedding_requirements(self) -> Iterator[tuple[str, str, bool]]:
         if name := VALUE_SIZES.get(self.embeddings):

@@ -30,7 +30,15 @@ ROTARY = Condition(
     "with another config.model.position_embedding than 'rotary'",
 )
 WINDOW = Condition(lambda it: bool(it["model.window"]), "with config.model.window 0")
-# A finetuned model keeps the field of its pretraining.
+DISENTANGLED = Condition(
+    lambda it: it["model.relative"] == "disentangled",
+    "with another config.model.relative than 'disentangled'",
+)
+# A finetuned model keeps the fields of its pretraining.
+REPLACED = Condition(
+    lambda it: it["task"] != "pretraining" or it["pretraining.objective"] == "replaced_tokens",
+    "with another config.pretraining.objective than 'replaced_tokens'",
+)
 DECODED = Condition(
     lambda it: (
         it["task"] != "pretraining"
@@ -154,10 +162,16 @@ class EncoderFields:
         "terms of attention by distance: none | t5_bias (MPNet) | disentangled (DeBERTa)",
     )
     relative_buckets: int = _field(
-        256, "disentangled: distances in one direction with a row of their own", between(4, 10_000)
+        256,
+        "disentangled: distances in one direction with a row of their own",
+        between(4, 10_000),
+        read=(DISENTANGLED,),
     )
     relative_span: int = _field(
-        512, "disentangled: longer distances share the last row", between(8, 10_000_000)
+        512,
+        "disentangled: longer distances share the last row",
+        between(8, 10_000_000),
+        read=(DISENTANGLED,),
     )
     rotary_base: float = _field(10_000.0, "rotary: larger for longer texts", read=(ROTARY,))
     local_rotary_base: float = _field(
@@ -258,6 +272,7 @@ class EncoderFields:
         "judges replaced tokens by: token (their states, ELECTRA) | with_first (normed sums with "
         "the first token's, DeBERTaV3)",
         choices=("token", "with_first"),
+        read=(REPLACED,),
     )
 
 

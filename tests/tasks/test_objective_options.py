@@ -28,6 +28,9 @@ FAULTS = {
         ({"pretraining.sequence_rows": "bart"}, "sequence_rows is 'bart', but .*'masked_tokens'"),
         ({"pretraining.causal_share": 0.3}, "causal_share is 0.3, but .*'masked_tokens'"),
         ({"pretraining.prefix_share": 0.5}, "prefix_share is 0.5, but .*'masked_tokens'"),
+        ({"model.replaced_head": "with_first"}, "replaced_head is 'with_first'.*nothing reads it"),
+        ({"model.relative_buckets": 8}, "relative_buckets is 8.*nothing reads it"),
+        ({"model.mask_decoder": True}, "mask_decoder is True.*nothing reads it"),
     ],
     "next_token": [
         ({"model.left_to_right": False}, "left_to_right is False.*must be True"),
