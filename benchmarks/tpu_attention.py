@@ -11,6 +11,7 @@ with the bytes that they read and write.
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,10 +61,11 @@ def main() -> None:
     tables = None if options.terms == "none" else (table, table)
     seed = shaped(2, dtype=jnp.uint32)
     compiled = jax.jit(step).lower(states, states, states, tables, mask, states, seed).compile()
-    analysis = hlo.analyze(compiled.as_text())
+    analysis = hlo.analyze(str(compiled.as_text()))
+    memory: Any = compiled.memory_analysis()
     print(f"cycles         {analysis.cycles / 1e6:.2f} M")
     print(f"not in them    {analysis.uncounted_bytes / 2**30:.2f} GiB of {analysis.uncounted}")
-    print(f"temporaries    {compiled.memory_analysis().temp_size_in_bytes / 2**30:.2f} GiB")
+    print(f"temporaries    {memory.temp_size_in_bytes / 2**30:.2f} GiB")
 
 
 if __name__ == "__main__":
