@@ -10,6 +10,18 @@ import importlib
 import pkgutil
 from typing import Any
 
+# pyright: reportUnsupportedDunderAll=false
+# They come from `__getattr__`. The table of all public names is in docs/python.md.
+__all__ = [
+    "Model",
+    "inference",
+    "load",
+    "models",
+    "pictures",
+    "recipes",
+    "run",
+]
+
 __version__ = "0.1.0"
 
 # Names that belong to a module but are used without it.

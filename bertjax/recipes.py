@@ -20,6 +20,23 @@ import ml_collections
 from bertjax import config as config_lib
 from bertjax.options import faults
 
+__all__ = [
+    "choose",
+    "directory",
+    "find",
+    "finetuning_config",
+    "leave_open",
+    "load",
+    "modern_config",
+    "names",
+    "of_family",
+    "own_finetuning_config",
+    "paper_config",
+    "roberta_config",
+    "sizes",
+    "table",
+]
+
 PACKAGE = pathlib.Path(__file__).parent
 # The folder of an installed bertjax, then of a checkout.
 DIRECTORIES = (PACKAGE / "configs", PACKAGE.parent / "configs")

@@ -33,6 +33,8 @@ from bertjax.inference import likelihood
 from bertjax.training import evaluation, trials, writers
 from bertjax.workdirs import checkpoint, reader, scalars
 
+__all__ = ["Attention", "Done", "Model", "load", "run"]
+
 DRAWING_SHARE = 0.05  # most of the time that drawing the curves takes
 DPI = 60
 

@@ -25,6 +25,15 @@ from bertjax.interactive import fonts
 from bertjax.training import writers
 from bertjax.workdirs import reader, scalars
 
+__all__ = [
+    "attention_heads",
+    "curves",
+    "embeddings",
+    "forecast",
+    "hidden_values",
+    "record_lengths",
+]
+
 HEADS_IN_A_ROW = 4
 INCHES = 3.2  # width and height of the map of a head
 

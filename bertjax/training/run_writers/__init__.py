@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from bertjax.options import faults as faults_lib
 from bertjax.training.run_writers import base, files, services
+from bertjax.training.run_writers.base import Run, Writer
+
+__all__ = ["WRITERS", "Run", "Writer", "WriterKind"]
 
 JSON_LINES = "json_lines"
 
