@@ -51,7 +51,7 @@ setuptools.setup(
     install_requires=[
         "absl-py>=1.4",
         "charset-normalizer>=3.4",
-        "etils[epath]>=1.9",
+        "etils[epath]>=1.14",
         "flax>=0.11.2",
         "fonttools>=4.43",
         # orbax-checkpoint asks a bucket about its folders with it, and does not require it.
@@ -60,8 +60,8 @@ setuptools.setup(
         # tensorflow-datasets 4.9.10 imports it, and does not require it.
         "importlib_resources>=6",
         "jax>=0.7.2",
-        "jaxtyping>=0.3",
-        "matplotlib>=3.8",
+        "jaxtyping>=0.3.7",
+        "matplotlib>=3.9",
         "ml_collections>=1.1",
         "ml_dtypes>=0.5",
         "numpy>=2.0",
@@ -76,7 +76,7 @@ setuptools.setup(
         "tensorboardX>=2.6",
         *TENSORFLOW,
         "tensorflow-datasets>=4.9.9",
-        "tokenizers>=0.21",
+        "tokenizers>=0.22.1",
         "tqdm>=4.66",
     ],
     extras_require={
