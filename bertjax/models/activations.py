@@ -24,8 +24,8 @@ _HALF_LOG_ODDS = (0.7961371, 0.0379624225, -4.9712768e-04, 4.6012547e-06)
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Returns x times the normal distribution function of x: the exact form, with erf.
 
-    In bfloat16 the errors of value and derivative are below its rounding, except for x below -4,
-    where about 1e-6 of it is left.
+    In bfloat16 the errors of value and derivative are below its rounding, except for x of -4 and
+    less, where an error of about 1e-6 is left.
     Source: Hendrycks and Gimpel 2016, section 2.
     """
     return _rounded_gelu(x) if x.dtype == jnp.bfloat16 else jax.nn.gelu(x, approximate=False)
