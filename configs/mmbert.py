@@ -39,7 +39,7 @@ def get_config(size: str = "base") -> ml_collections.ConfigDict:
     base masks 25% in the first phase, the README says 30%. The first batch is 48 sequences for each
     of 8 devices (their number is from memory). The last phase is one run; the released weights are
     merged from three, on other mixtures.
-    Source: JHU-CLSP/mmBERT, README and configs/mmBERT-{base,small}{,-ext,-decay}.yaml.
+    Source: JHU-CLSP/mmBERT, README and configs mmBERT-{base,small}{,-ext,-decay}.yaml.
     """
     config = modern_config()
     config.model.vocab_size = 256_000  # Gemma 2's; 0 takes that of the records

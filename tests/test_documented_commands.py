@@ -19,6 +19,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from bertjax import __main__ as console
 from bertjax import config as config_lib
 from bertjax.cli import command_line
 from bertjax.jobs import automatic
@@ -32,6 +33,7 @@ SOURCES = sorted(
     [*ROOT.glob("configs/*.py"), *ROOT.glob("bertjax/*.py"), *ROOT.glob("data_pipelines/*.py")]
     + [*ROOT.glob("bertjax/*/__main__.py"), *ROOT.glob("data_pipelines/*/__main__.py")]
 )
+PACKAGES, PROGRAMS = "|".join(console.PACKAGES), console.programs()
 # Values of placeholders: of the shell, then in capitals.
 SHELL = {"split": "train", "length": "128", "dir": "quickstart", "RECIPE": "bert_base"}
 PLACEHOLDERS = {"HEAD": "none", "ID": "mit", "N": "3", "configs/NAME.py": "configs/smoke.py"}
@@ -52,15 +54,23 @@ def commands_in(text):
     """The (module, arguments) of every whole command in a text, without mentions of a program."""
     text = text.replace("[--config.OPTION=VALUE ...]", "")
     text = text.replace("${QUICKSTART_OPTIONS:-}", "").replace(" [--hours=2]", "")
-    text = re.sub(r"\\\n\s*", " ", text)
     for script in SCRIPTS:
         text = script.sub(r"python -m bertjax.train --config=\1 --workdir=\2\3", text)
-    for module, line in re.findall(r"python -m ((?:bertjax|data_pipelines)\.\w+)( [^`\n]*)", text):
+    for module, line in mentions_in(text):
         if UNPARSED.search(module + line) or ("=" not in line and "DIR" not in line):
             continue
         line = re.sub(r"\$\{?(\w+)\}?", lambda it: SHELL.get(it[1], "1"), line)
         arguments = shlex.split(re.split(r"[<>&;]|, (?:which|that)", line)[0], comments=True)
         yield module, tuple(filled(argument.strip("[],")) for argument in arguments)
+
+
+def mentions_in(text):
+    """The (module, rest of the line) of every mention of a program."""
+    short = rf"(?<![\w./-])bertjax (?=(?:{'|'.join(PROGRAMS)}) )"
+    text = re.sub(short, "python -m bertjax.", text)
+    for package, name, rest in re.findall(rf"python -m ({PACKAGES})\.(\w+)( [^`\n]*)", text):
+        # `bertjax build` is a program of data_pipelines.
+        yield (PROGRAMS.get(name, f"{package}.{name}"), rest)
 
 
 def filled(argument):
@@ -70,11 +80,15 @@ def filled(argument):
 
 @functools.cache
 def commands_of(path):
+    return list(commands_in(text_of(path)))
+
+
+def text_of(path):
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         text = importlib.import_module(module).__doc__ or ""
-    return list(commands_in(re.sub(r"^#+ ?", "", text, flags=re.MULTILINE)))
+    return re.sub(r"\\\n\s*", " ", re.sub(r"^#+ ?", "", text, flags=re.MULTILINE))
 
 
 def check_options(main, choices=None):
@@ -106,6 +120,21 @@ def refusal(module, arguments):
 def test_every_documented_command_is_accepted_by_its_program(paths):
     commands = [command for path in paths for command in commands_of(path)]
     assert {command: refusal(*command) for command in commands if refusal(*command)} == {}
+
+
+def test_a_program_that_is_mentioned_has_the_flags_of_the_mention():
+    """Also where the command is not whole: `python -m bertjax.train ... --distributed`."""
+    flags = set()
+    for path in (*PAGES, *SOURCES):
+        whole = {(module, it.split("=")[0]) for module, line in commands_of(path) for it in line}
+        for module, rest in mentions_in(text_of(path)):
+            line = re.split(r"[<>&;|]|, (?:which|that)| #", rest)[0]
+            given = re.findall(r"(?<=\s)\[?(--[a-z_]+)(?![\w.])", line)
+            flags |= {(module, flag) for flag in given} - whole
+    flags = {it for it in flags if not UNPARSED.search(it[0]) and it[1] != "--help"}
+    assert len(flags) > 10
+    assert [it for it in sorted(flags) if "is not a flag" in refusal(it[0], (f"{it[1]}=1",))] == []
+    assert "is not a flag" in refusal("bertjax.encode", ("--max_seq_length=1",))
 
 
 def test_the_commands_are_seen():

@@ -3,6 +3,7 @@
 import ast
 import functools
 import pathlib
+import posixpath
 import re
 import runpy
 import types
@@ -11,17 +12,31 @@ import numpy as np
 import pytest
 import yaml
 
+from bertjax import __main__ as console
 from bertjax import config as config_lib
 from bertjax import recipes, tasks
+from bertjax.convert import families
 
 ROOT = pathlib.Path(__file__).parents[1]
 SITE = types.SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "site_pages.py")))
 # Source -> page of the site.
 PAGES = {**SITE.OUTSIDE, **{f"docs/{it.name}": it.name for it in ROOT.glob("docs/*.md")}}
-FOLDERS = "bertjax|data_pipelines|configs|launch|benchmarks|docs|tests"
+FOLDERS = "bertjax|data_pipelines|configs|launch|benchmarks|docs|tests|notebooks"
+# Other texts for people: what the site shows of recipes, pages for Colab, the card of the model.
+TEXTS = [
+    *sorted(ROOT.glob("configs/[!_]*.py")),
+    *sorted(ROOT.glob("notebooks/*.ipynb")),
+    *sorted(ROOT.glob("bertjax/weights/*/README.md")),
+    *sorted(ROOT.glob("launch/*.sh")),
+]
+# Names that look like ours: files of BERT's code and of our programs' outputs, and data or machines
+# in front of a colon.
+OTHER_FILES = ("create_pretraining_data.py", "glue.md")
+OTHER_PREFIXES = re.compile(r"tfds|v\d\w*|\d+")
 GAP = "\N{HORIZONTAL ELLIPSIS}"  # a value in a message
 
 
+@functools.cache
 def text_of(source):
     """The text of a page without HTML comments."""
     text = (ROOT / source).read_text(encoding="utf-8")
@@ -55,14 +70,71 @@ def flag_names():
 def option_names():
     names = {name for name, _ in config_lib.flatten(config_lib.default_config())}
     names |= {name.rsplit(".", depth)[0] for name in names for depth in (1, 2)}
-    return names | {f"phases.phase2.{name}" for name in config_lib.phase_config()}
+    phases = ("phase2", "phase3")
+    names |= {f"phases.{it}.{name}" for it in phases for name in config_lib.phase_config()}
+    return names | {f"phases.{it}" for it in phases}
+
+
+@functools.cache
+def anchors(source):
+    """The anchors of a page's headings, as GitHub and mkdocs.yml make them."""
+    text = re.sub(r"^```.*?^```", "", text_of(source), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    shown = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w -]", "", it).strip().replace(" ", "-") for it in shown}
+
+
+def dead_anchors(links, folder="."):
+    """The links (page, anchor) to headings that no page has; pages are seen from a folder."""
+    dead = []
+    for target, anchor in links:
+        page = posixpath.normpath(posixpath.join(folder, target))
+        if anchor and page in PAGES and anchor.removeprefix("#") not in anchors(page):
+            dead.append(f"{page}{anchor}")
+    return dead
+
+
+@functools.cache
+def file_names():
+    """Every file of the repository by its name."""
+    folders = [it for it in ROOT.iterdir() if it.is_dir() and it.name in FOLDERS.split("|")]
+    files = [it for folder in folders for it in folder.rglob("*.*")]
+    return {it.name for it in [*files, *ROOT.glob("*.*"), *ROOT.glob(".ci/*")]}
+
+
+@functools.cache
+def is_recipe(name):
+    try:
+        recipes.load(name)
+    except (FileNotFoundError, ValueError):
+        return False
+    return True
 
 
 def missing(text):
-    """What a text names and nobody has: options, paths, modules and flags."""
+    """What a text names and nobody has: options, recipes, files, modules and flags."""
+    parts = (missing_options, missing_recipes, missing_paths, missing_flags)
+    return set().union(*(part(text) for part in parts))
+
+
+def missing_options(text):
+    groups = "|".join({name.split(".")[0] for name in option_names() if "." in name})
     options = re.findall(r"(?:--|`)config\.([a-z_0-9]+(?:\.[a-z_0-9]+)*)", text)
+    options += re.findall(r"(?<![\w./])config\.([a-z_0-9]+(?:\.[a-z_0-9]+)+)\b(?!\()", text)
+    options += re.findall(rf"`((?:{groups})(?:\.[a-z_0-9]+)+)[`=]", text)
     others = {"json", "py", *vars(config_lib)}  # config.json, config.py and what the module holds
-    options = {it for it in options if it.split(".")[0] not in others} - option_names()
+    options = {it for it in options if not it.endswith((".json", ".safetensors"))}
+    return {it for it in options if it.split(".")[0] not in others} - option_names()
+
+
+def missing_recipes(text):
+    named = re.findall(r"`(?:--config=)?(\w+:[a-z0-9]\w*)`", text)
+    named = [it for it in named if not OTHER_PREFIXES.fullmatch(it.split(":")[0])]
+    named += re.findall(r"--config=([a-z][\w/:.]*\w)", text)
+    return {it for it in named if "NAME" not in it and not is_recipe(it)}
+
+
+def missing_paths(text):
     paths = re.findall(rf"(?<![\w/.-])((?:{FOLDERS})/[\w/.-]*\w)", text)
     paths += [
         "/".join(module.split("."))
@@ -72,11 +144,18 @@ def missing(text):
         it for it in paths
         if "NAME" not in it and not (ROOT / it).exists() and not (ROOT / f"{it}.py").exists()
     }  # fmt: skip
+    files = re.findall(rf"`(?!(?:{FOLDERS})/)([\w./-]+\.(?:py|sh|md|ya?ml|toml|ipynb))`", text)
+    known = {*OTHER_FILES, "NAME.py", *file_names()}
+    return paths | {it for it in files if it.split("/")[-1] not in known}
+
+
+def missing_flags(text):
     joined = re.sub(r"\\\n\s*", " ", text)
-    spans = re.findall(r"`(--[^`\n]*)`|python -m (?:bertjax|data_pipelines)\.\w+([^`\n]*)", joined)
+    names = "|".join(console.programs())
+    command = rf"(?:python -m (?:bertjax|data_pipelines)\.\w+|\bbertjax (?:{names})\b)"
+    spans = re.findall(rf"`(--[^`\n]*)`|{command}([^`\n]*)", joined)
     flags = re.findall(r"(?<!\S)\[?--([a-z_]+)(?![\w.])", " ".join(map(" ".join, spans)))
-    flags = {it for it in flags if not {it, it.removeprefix("no")} & flag_names()}
-    return options | paths | flags
+    return {it for it in flags if not {it, it.removeprefix("no")} & flag_names()}
 
 
 @pytest.mark.parametrize("source", sorted(PAGES))
@@ -84,17 +163,79 @@ def test_what_a_page_names_exists(source):
     if source != "CHANGELOG.md":  # it names what is gone
         assert missing(text_of(source)) == set()
     SITE.linked(text_of(source), PAGES[source], "")  # an error where a link leads nowhere
+    links = [
+        (it[2] or pathlib.Path(source).name, it[3]) for it in SITE.LINK.findall(text_of(source))
+    ]
+    assert dead_anchors(links, posixpath.dirname(source)) == []
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda it: it.stem)
+def test_what_other_texts_for_people_name_exists(path):
+    text = path.read_text("utf-8")
+    assert missing(text.replace("bertjax/launch/", "launch/")) == set()  # in the folder of a clone
+
+
+def test_pages_and_anchors_that_the_code_names_exist():
+    links = []
+    for text in [*sources("bertjax", "data_pipelines"), *(it.read_text("utf-8") for it in TEXTS)]:
+        links += re.findall(r"\b((?:docs|launch|benchmarks)/\w+\.md|README\.md)(#[\w-]+)?", text)
+    assert len(links) > 20
+    assert {page for page, _ in links} - {*PAGES} == set()
+    assert dead_anchors(links) == []
+    assert dead_anchors([("docs/data.md", "#the-fromat")]) == ["docs/data.md#the-fromat"]
+
+
+# Things that texts count, and numbers in words.
+COUNTS = {
+    "recipes": len(recipes.names()),
+    "families": len(families.FAMILIES),
+    "programs": len(console.programs()),
+}
+WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+def wrong_counts(text):
+    """Claims such as "9 recipes" and "all nine families" that are not the code's number.
+
+    A text that means a part says so by a word between: "two small recipes".
+    """
+    numbers = {word: number for number, word in enumerate(WORDS, 2)}
+    claims = re.findall(rf"\b(\d+|{'|'.join(WORDS)})\s+({'|'.join(COUNTS)})\b", text.lower())
+    return [
+        f"{number} {things}"
+        for number, things in claims
+        if COUNTS[things] != (numbers[number] if number in numbers else int(number))
+    ]
+
+
+def test_the_counts_of_recipes_families_and_programs_are_the_codes():
+    others = [ROOT / "setup.py", ROOT / "mkdocs.yml", *TEXTS]
+    texts = [*map(text_of, PAGES), *(it.read_text("utf-8") for it in others)]
+    assert [wrong for text in texts for wrong in wrong_counts(text)] == []
+    assert wrong_counts("all nine families, 37\nrecipes and two small recipes") == [
+        "nine families",
+        "37 recipes",
+    ]
+    assert wrong_counts(f"its {COUNTS['recipes']} recipes") == []
 
 
 def test_a_name_that_does_not_exist_is_found():
-    for text, name in [
+    for text, names in [
         ("--config.optimizer.weight_decay=0 --config.optimizer.decay=0", "optimizer.decay"),
         ("`configs/bert_base.py` and `configs/bert_huge.py`", "configs/bert_huge.py"),
         ("python -m bertjax.train and python -m bertjax.train_all", "bertjax/train_all"),
         ("python -m data_pipelines.build --input=x \\\n  --length_of=128", "length_of"),
+        (
+            "`--config.mode=3`, config.model.width and `model.remat_all`",
+            "mode model.width model.remat_all",
+        ),
+        ("`albert:huge`, `etin:17m`, `ettin:17m`, `tfds:glue`", "albert:huge etin:17m"),
+        ("--config=bert_bse and --config=configs/bert_base.py", "bert_bse"),
+        ("`units.py`, `cloud_tpu.sh` and `tokenization/NAME.py`", "units.py"),
+        ("bertjax start --input=x --hour=2", "hour"),
         ("`--nodo_lower_case`, `--lower_case`, `--distributed`", "lower_case"),
     ]:
-        assert missing(text) == {name}
+        assert missing(text) == {*names.split()}
 
 
 def test_a_link_leads_to_the_page_of_the_site_or_to_the_file_at_github():
