@@ -1,25 +1,21 @@
 """Package metadata and dependencies; tool settings live in pyproject.toml."""
 
-import os
 import pathlib
+import re
 
 import setuptools
 
 HERE = pathlib.Path(__file__).parent
+REPOSITORY = "https://github.com/bertjax/bertjax"
 PACKAGES = setuptools.find_packages(include=["bertjax*", "data_pipelines*"])
 
 # The distribution that brings the module `tensorflow`. The full one would bring CUDA packages and
-# claim the accelerator; on macOS it is the only one. Where another is installed already,
-# notebooks/install.py says so: tensorflow-cpu would write over its files.
-INSTALLED = os.environ.get("BERTJAX_TENSORFLOW", "")
-TENSORFLOW = (
-    [f"{INSTALLED}>=2.20"]
-    if INSTALLED
-    else [
-        "tensorflow-cpu>=2.20; sys_platform != 'darwin'",
-        "tensorflow>=2.20; sys_platform == 'darwin'",
-    ]
-)
+# claim the accelerator; on macOS it is the only one. notebooks/install.py replaces both lines where
+# another is installed: tensorflow-cpu would write over its files.
+TENSORFLOW = [
+    "tensorflow-cpu>=2.20; sys_platform != 'darwin'",
+    "tensorflow>=2.20; sys_platform == 'darwin'",
+]
 
 BEAM = ["apache-beam>=2.77"]
 DASK = ["apache-beam[dask]>=2.77"]
@@ -34,16 +30,52 @@ SENTENCES = ["sentencex>=1.0.32"]
 WANDB = ["wandb>=0.24"]
 WIKIPEDIA = ["mwparserfromhell>=0.7.2"]
 
+# A link of Markdown to a file of this repository: neither an address nor an anchor of the page.
+LINK = re.compile(r"(!?\[[^\]\n]*\])\((?![a-z]+:|#)([^)\s]+)\)")
+
+
+def readme() -> str:
+    """Returns README.md with links that work on the page of a package index."""
+
+    def absolute(link: re.Match[str]) -> str:
+        view = "raw" if link[1].startswith("!") else "blob"  # a picture needs the file itself
+        return f"{link[1]}({REPOSITORY}/{view}/main/{link[2]})"
+
+    return LINK.sub(absolute, (HERE / "README.md").read_text(encoding="utf-8"))
+
+
 setuptools.setup(
     name="bertjax",
     version="0.1.0",
-    url="https://github.com/bertjax/bertjax",
+    author="The bertjax developers",
+    url=REPOSITORY,
+    project_urls={
+        "Documentation": f"{REPOSITORY}/tree/main/docs",
+        "Source": REPOSITORY,
+        "Issues": f"{REPOSITORY}/issues",
+        "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md",
+    },
     description="Pretrain BERT-family encoders on your own text with JAX and Flax.",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description=readme(),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    keywords=["bert", "encoder", "flax", "jax", "language model", "pretraining", "tpu"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: MacOS",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Text Processing :: Linguistic",
+        "Typing :: Typed",
+    ],
+    license_expression="Apache-2.0",
     license_files=["LICENSE"],
-    python_requires=">=3.11",
+    python_requires=">=3.11,<3.14",  # TensorFlow has no wheel for 3.14
     packages=[*PACKAGES, "bertjax.configs"],
     package_dir={"bertjax.configs": "configs"},  # found by bertjax.recipes, installed or not
     package_data={"bertjax": ["py.typed", "checks/curves/*.json", "weights/*/*"]},

@@ -275,7 +275,7 @@ def test_the_navigation_has_every_page_and_the_modules_of_the_api_are_there():
     assert missing(" ".join(f"python -m {name}" for name in modules)) == set()
     # One address of the repository, in all places.
     address = settings["repo_url"]
-    assert f'url="{address}"' in (ROOT / "setup.py").read_text(encoding="utf-8")
+    assert f'REPOSITORY = "{address}"' in (ROOT / "setup.py").read_text(encoding="utf-8")
     for path in [ROOT / "README.md", *ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("docs/*.md")]:
         text = path.read_text(encoding="utf-8")
         badges = re.findall(r"colab\.research\.google\.com/github/([\w-]+/[\w-]+)/blob", text)

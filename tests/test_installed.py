@@ -73,20 +73,41 @@ def test_glue_finds_its_recipe(python, tmp_path):
     assert f"{tmp_path / 'none' / 'RTE'} must hold the files of rte" in done.stderr
 
 
+@pytest.mark.slow
+def test_a_wheel_lays_no_tensorflow_over_another(archives, tmp_path):
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    for path in pathlib.Path(environments.here()).iterdir():
+        if not path.name.startswith(("tensorflow_cpu", *SOURCES)) and path.suffix != ".pth":
+            (libraries / path.name).symlink_to(path)
+    other = libraries / "tensorflow-2.21.0.dist-info"  # an image has the full distribution
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")
+    programs = environments.make(tmp_path / "venv", borrowed=[libraries])
+    program = shutil.copy(ROOT / "notebooks" / "install.py", tmp_path)
+    (wheel,) = archives.glob("*.whl")
+    said = environments.checked(programs / "python", program, wheel)
+    assert said == "installed beside what was here: bertjax\n"
+    asked = "from importlib import metadata; print(*metadata.requires('bertjax'), sep='|')"
+    required = environments.checked(programs / "python", "-c", asked, cwd=tmp_path).split("|")
+    assert [it for it in required if re.match("tensorflow(-cpu)?>", it)] == ["tensorflow>=2.20"]
+
+
 # A wheel and an sdist with all that they ask for, in environments that hold nothing else.
 
 OLDEST = ("jax", "flax", "optax", "orbax-checkpoint")
+MINORS = range(11, 14)  # of the versions of Python that setup.py lets in
 
 
 def pythons():
     """Returns an interpreter for each version of Python that we claim and that is here."""
     here = [pathlib.Path(sys.executable), *pathlib.Path.home().glob(".pyenv/versions/*/bin/python")]
-    by_name = [shutil.which(f"python3.{minor}") for minor in range(11, 20)]
+    by_name = [shutil.which(f"python3.{minor}") for minor in MINORS]
     found = {}
     for path in [*here, *(pathlib.Path(it) for it in by_name if it)]:
         asked = [path, "-c", "import sys; print(*sys.version_info[:2], sep='.')"]
         done = subprocess.run(asked, capture_output=True, text=True)
-        if done.returncode == 0 and int(done.stdout.partition(".")[2]) >= 11:
+        if done.returncode == 0 and int(done.stdout.partition(".")[2]) in MINORS:
             found.setdefault(done.stdout.strip(), path)
     return found
 
