@@ -57,7 +57,7 @@ MOST = {
     "nobody (no caller, no one)": 3,
     "no + noun as predicate (is not a)": 1,
     "those of, that of (the noun again)": 159,
-    "what is (a noun)": 145,
+    "what is (a noun)": 144,
     "too at the end (also, as well)": 25,
     "begins, of a run or a model (starts)": 55,
     "strangers, heeds, readings, outline, settle (the field's words)": 2,
