@@ -26,10 +26,10 @@ OUTSIDE = {
 API = {
     "api/python.md": ("bertjax.run and bertjax.load", ["bertjax.interactive"]),
     "api/models.md": ("bertjax.models", ["bertjax.models"]),
-    "api/inference.md": ("bertjax.inference", ["bertjax.inference.saved_model"]),
+    "api/inference.md": ("bertjax.inference", ["bertjax.inference"]),
     "api/recipes.md": ("bertjax.recipes", ["bertjax.recipes"]),
     "api/pictures.md": ("bertjax.pictures", ["bertjax.interactive.pictures"]),
-    "api/writers.md": ("Writers of one's own", ["bertjax.training.run_writers.base"]),
+    "api/writers.md": ("Writers of your own", ["bertjax.training.run_writers"]),
 }
 
 RECIPES = "recipes.md"
@@ -53,6 +53,31 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if page.file.src_uri == RECIPES or page.file.src_uri in API:
         return markdown
     return linked(markdown, page.file.src_uri, config.repo_url)
+
+
+def on_post_build(config: Any) -> None:
+    """Checks that the pages of the API show every public name.
+
+    Raises:
+      ValueError: if one is not there; mkdocstrings leaves out names without a docstring.
+    """
+    for page, (_, modules) in API.items():
+        file = pathlib.Path(config.site_dir) / page.removesuffix(".md") / "index.html"
+        shown = file.read_text(encoding="utf-8")
+        names = [f"{module}.{name}" for module in modules for name in public_names(module)]
+        missing = [name for name in names if f'id="{name}"' not in shown]
+        if missing:
+            raise ValueError(f"{page} lacks {', '.join(missing)}: do they have docstrings?")
+
+
+def public_names(module: str) -> list[str]:
+    """Returns `__all__` of a module, which is not imported."""
+    path = ROOT.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return ast.literal_eval(node.value)
+    raise ValueError(f"{file} has no __all__")
 
 
 def linked(markdown: str, page: str, repository: str) -> str:

@@ -33,6 +33,7 @@ TEXTS = [
 # in front of a colon.
 OTHER_FILES = ("create_pretraining_data.py", "glue.md")
 OTHER_PREFIXES = re.compile(r"tfds|v\d\w*|\d+")
+PICTURE = r"!\[([^\]\n]*)\]\(([^)\s]+)\)"
 GAP = "\N{HORIZONTAL ELLIPSIS}"  # a value in a message
 
 
@@ -280,6 +281,29 @@ def test_the_navigation_has_every_page_and_the_modules_of_the_api_are_there():
         badges = re.findall(r"colab\.research\.google\.com/github/([\w-]+/[\w-]+)/blob", text)
         badges += re.findall(r"https://github\.com/(bertjax/[\w-]+)", text)
         assert set(badges) <= {address.removeprefix("https://github.com/")}
+
+
+def pages_behind(source):
+    """The pages that a page links to, on GitHub as on the site."""
+    links = [it[2] for it in SITE.LINK.findall(text_of(source))]
+    folder = posixpath.dirname(source)
+    return {posixpath.normpath(posixpath.join(folder, it)) for it in links} & {*PAGES}
+
+
+def test_every_page_is_two_clicks_from_the_first_one():
+    first = pages_behind("README.md")
+    second = {page for source in first for page in pages_behind(source)}
+    assert {*PAGES} - {"README.md"} - first - second == set()
+
+
+def test_every_picture_has_a_text_that_says_what_it_shows():
+    texts = {path: text_of(path) for path in PAGES}
+    for path in TEXTS:
+        texts[str(path.relative_to(ROOT))] = path.read_text("utf-8")
+    pictures = [(path, *it) for path, text in texts.items() for it in re.findall(PICTURE, text)]
+    assert len(pictures) > 5
+    assert [(path, target) for path, said, target in pictures if len(said.split()) < 3] == []
+    assert not [path for path, text in texts.items() if re.search(r"<img\b", text)]
 
 
 @functools.cache

@@ -3,6 +3,8 @@
 import importlib
 import pathlib
 import re
+import runpy
+import types
 
 import pytest
 
@@ -13,7 +15,9 @@ from bertjax.files import directories
 from bertjax.inference import vector_files
 from bertjax.models import weight_masks
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "python.md"
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "python.md"
+SITE = types.SimpleNamespace(**runpy.run_path(str(DOCS / "site_pages.py")))
 FORMATS = {
     "records": ("format_version", records.MANIFEST_FILE, records.FORMAT_VERSION),
     "vectors of `bertjax.encode`": ("version", vector_files.MANIFEST_FILE, vector_files.VERSION),
@@ -46,6 +50,15 @@ def test_the_public_names_of_a_module_are_those_of_the_table(module):
     names = public(module).__all__
     assert sorted(listed) == sorted(names) and len(names) == len({*names})
     assert [name for name in names if not hasattr(public(module), name)] == []
+
+
+def test_every_public_name_has_a_docstring_and_a_page_of_the_api():
+    pages = {name: path for path, (_, modules) in SITE.API.items() for name in modules}
+    for module in {*MODULES} - {"bertjax"}:  # its names have pages of their own
+        found = public(module)
+        assert found.__name__ in pages
+        assert SITE.public_names(found.__name__) == found.__all__
+        assert [it for it in found.__all__ if not getattr(found, it).__doc__] == []
 
 
 def test_every_public_module_has_a_row():

@@ -5,8 +5,8 @@ numbers; randomness is the call argument `key`, and `key=None` means no dropout.
 or functionally with `nnx.split(module)` and plain `jax.jit`.
 
 Glossary of the letters in einsums and of the dimensions in types:
-  B batch    L length (of the query)    S length (of the key)    D hidden    F intermediate
-  H heads    K head size    E embedding size    V vocabulary    M masked positions    C classes
+  B batch, L length (of the query), S length (of the key), D hidden, F intermediate, H heads,
+  K head size, E embedding size, V vocabulary, M masked positions, C classes.
 """
 
 from bertjax.models.attention import SelfAttention

@@ -41,6 +41,7 @@ WRITERS: dict[str, WriterKind] = {
     "wandb": WriterKind(services.WeightsAndBiases, package="wandb", extra="wandb"),
     "mlflow": WriterKind(services.MLflow, package="mlflow", extra="mlflow"),
 }
+"""The writers, by the names that `config.writers` takes."""
 
 
 def faults(names: Sequence[str]) -> Iterator[str]:
