@@ -19,6 +19,8 @@ OUTSIDE = {
     "README.md": "index.md",
     "launch/README.md": "launch.md",
     "benchmarks/README.md": "benchmarks.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
 }
 
