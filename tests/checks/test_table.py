@@ -156,6 +156,15 @@ FINETUNED = {
 }  # fmt: skip
 
 
+def test_labels_are_the_likeliest_fault_of_a_run_that_learns_its_rows_and_nothing_else():
+    def first_cause(loss):
+        run = finetuned(loss, scores={"accuracy": 0.6, "loss": 1.4})
+        return dict(table.faults(run))["no better than a baseline"].split("Likely causes: ")[1]
+
+    assert first_cause(lambda s: 0.7 * np.exp(-s / 10)).startswith("labels that do not follow")
+    assert first_cause(lambda s: 0.7 * np.exp(-s / 100)).startswith("too few steps")
+
+
 def test_every_check_has_a_case():
     assert {*FAULTY} == {*table.OF_PRETRAINING, *table.OF_ALL}
     assert {*FINETUNED} == {*table.OF_FINETUNING, *table.OF_ALL} & {*FINETUNED}

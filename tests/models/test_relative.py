@@ -138,8 +138,7 @@ def test_t5_buckets_are_mpnets():
     assert [*relative_tables.t5_buckets(-np.array([*known]))] == [*known.values()]
 
 
-@pytest.mark.parametrize("kind", ["disentangled", "t5_bias"])
-def test_all_layers_share_the_table_and_packed_rows_are_rows_of_their_own(kind):
+def made(kind):
     config = models.EncoderConfig(
         **{"vocab_size": 30, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3},
         **{"intermediate_size": 16, "max_position_embeddings": 16, "initializer_range": 0.5},
@@ -147,7 +146,56 @@ def test_all_layers_share_the_table_and_packed_rows_are_rows_of_their_own(kind):
         **{"position_embedding": "none", "hidden_dropout_prob": 0.0},
         attention_probs_dropout_prob=0.0,
     )
-    encoder = models.make_encoder(config, rngs=nnx.Rngs(0))
+    return config, models.make_encoder(config, rngs=nnx.Rngs(0))
+
+
+def float64_weights(encoder, hidden, kind):
+    """The attention weights of the first layer: He et al. 2021, section 3.1; T5, section 2.1."""
+    length = hidden.shape[1]
+    distances = np.arange(length)[:, None] - np.arange(length)
+    attention_ = encoder.layers[0].attention
+    table = np.asarray(encoder.relative.table.embedding[...], np.float64)
+
+    def projected(x, name):
+        dense = getattr(attention_, name)
+        kernel, bias = (np.asarray(it[...], np.float64) for it in (dense.kernel, dense.bias))
+        return (x @ kernel + bias).reshape(*x.shape[:-1], HEADS, SIZE)
+
+    query, keys = projected(hidden, "query"), projected(hidden, "key")
+    scores = np.einsum("blhk,bshk->bhls", query, keys)
+    if kind == "disentangled":
+        table = table - table.mean(axis=-1, keepdims=True)
+        table = table / np.sqrt((table**2).mean(axis=-1, keepdims=True) + 1e-12)
+        norm = encoder.relative.norm
+        table = table * np.asarray(norm.scale[...]) + np.asarray(norm.bias[...])
+        row = relative_tables.log_buckets(distances.ravel(), 8, 16).reshape(distances.shape)
+        scores += np.einsum("blhk,lshk->bhls", query, projected(table, "key")[row])
+        scores += np.einsum("bshk,lshk->bhls", keys, projected(table, "query")[row])
+        scores /= np.sqrt(3 * SIZE)
+    else:
+        row = relative_tables.t5_buckets(distances.ravel()).reshape(distances.shape)
+        scores = scores / np.sqrt(SIZE) + np.moveaxis(table[row], -1, 0)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("kind", ["disentangled", "t5_bias"])
+def test_the_weights_of_a_layer_are_the_papers(kind):
+    config, encoder = made(kind)
+    state = nnx.state(encoder)
+    # Biases and norms as after training: they are zeros and ones at first.
+    state = jax.tree.map(lambda it: it + 0.3 * drawn(*it.shape, seed=it.size), state)
+    nnx.update(encoder, state)
+    ids = jnp.asarray(np.random.default_rng(1).integers(1, 30, (2, 12)))
+    inputs = {"input_ids": ids, "input_mask": jnp.ones_like(ids)}
+    hidden = np.asarray(encoder.hidden_states(inputs)[0], np.float64)
+    found = encoder.attention_weights(inputs)[0]
+    np.testing.assert_allclose(found, float64_weights(encoder, hidden, kind), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["disentangled", "t5_bias"])
+def test_all_layers_share_the_table_and_packed_rows_are_rows_of_their_own(kind):
+    config, encoder = made(kind)
     ids = jnp.asarray(np.random.default_rng(1).integers(1, 30, (2, 7)))
     apart = encoder({"input_ids": ids, "input_mask": jnp.ones_like(ids)})
     together = encoder(
