@@ -24,7 +24,6 @@ machine=${3%:*} place=(--cluster="$CLUSTER" --location="$2")
 # What gke_jobset.yaml asks for.
 blanks=(NAME SLICES HOSTS CHIPS ACCELERATOR TOPOLOGY IMAGE SERVICE_ACCOUNT ARGUMENTS)
 NAME=$1 TOPOLOGY=${3#*:} SLICES=${SLICES:-1} SERVICE_ACCOUNT=${SERVICE_ACCOUNT:-default}
-IMAGE=$IMAGE:$(git rev-parse --short HEAD)
 CHIPS=${machine##*-} CHIPS=${CHIPS%t}
 HOSTS=$((${TOPOLOGY//x/*} / CHIPS))
 # shellcheck disable=SC2034 # one of the blanks
@@ -38,6 +37,7 @@ case $machine in # cloud.google.com/gke-tpu-accelerator of the nodes
     exit 2
     ;;
 esac
+IMAGE=$IMAGE:$(git rev-parse --short HEAD)
 ARGUMENTS=$(printf '%s\n' --config="$4" --workdir="$5" "${@:6}" |
   sed 's/\\/\\\\/g; s/"/\\"/g; s/.*/"&"/' | paste -sd,)
 ARGUMENTS="[$ARGUMENTS]"

@@ -82,6 +82,7 @@ case "$*" in
   *) exit 2 ;;
 esac
 """
+GIT = "#!/bin/sh\necho 1a2b3c4\n"  # a commit; an sdist has none
 DOCKER = """
 [ "$1" != build ] || cat > image.tar
 fate "$1"

@@ -25,6 +25,11 @@ CLOUD_TPU = test_scripts.ARGUMENTS["tpu_vm.sh"]
 GKE = test_scripts.ARGUMENTS["gke.sh"]
 
 
+@pytest.fixture(autouse=True)
+def commit(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", fakes.install(tmp_path, git=fakes.GIT)["PATH"])
+
+
 def dry_run(script, *arguments, **variables):
     done = fakes.launch(
         os.environ | test_scripts.VARIABLES, script, *arguments, DRY_RUN=1, **variables

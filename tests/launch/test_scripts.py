@@ -27,7 +27,10 @@ SLEEP = {"sleep": "#!/bin/sh\nexec /bin/sleep 0.02\n"}
 PROGRAMS = {
     QUEUE: {"gcloud": fakes.GCLOUD_TPU, "git": ""},  # packing all of it takes a second
     DEMAND: {"gcloud": fakes.GCLOUD_TPU, "git": ""},
-    GKE: {"gcloud": fakes.GCLOUD_GKE, "kubectl": fakes.KUBECTL, "docker": fakes.DOCKER},
+    GKE: {
+        **{"gcloud": fakes.GCLOUD_GKE, "kubectl": fakes.KUBECTL, "docker": fakes.DOCKER},
+        "git": fakes.GIT,
+    },
     SLURM: {
         **{"sbatch": fakes.SBATCH, "srun": fakes.SRUN, "squeue": fakes.SQUEUE},
         **{"scontrol": fakes.SCONTROL, "sleep": "#!/bin/sh\nexec /bin/sleep 0.1\n"},
