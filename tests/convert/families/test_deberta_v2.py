@@ -102,10 +102,13 @@ def test_without_buckets_each_distance_has_its_row(tmp_path):
     sizes = dataclasses.replace(SIZES, relative_buckets=16, relative_span=16, mask_decoder=False)
     module = small_modules.made(models.make_bare, sizes)
     save(tmp_path, module, "none")
-    lacking = {name: value for name, value in FIELDS.items() if name != "position_buckets"}
+    lacking = {
+        name: FIELDS[name] for name in FIELDS.keys() - {"position_buckets", "layer_norm_eps"}
+    }
     (tmp_path / "config.json").write_text(json.dumps(lacking))
     read = formats.read(tmp_path)
     assert (read.config.relative_buckets, read.config.relative_span) == (16, 16)
+    assert read.config.layer_norm_eps == 1e-7  # transformers' default, not BERT's
     assert read.params["encoder.relative.table.embedding"].shape == (32, 16)
 
 
