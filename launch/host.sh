@@ -30,6 +30,8 @@ start() {
 }
 
 follow() {
+  # After its end there is nothing to wait for: tail -F might be killed before it has begun.
+  running || { tail -n 1000 "$log" || true; return 0; }
   tail -n 1000 -F "$log" &
   while running; do sleep 5; done
   sleep 1 # for the last lines

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -81,12 +82,12 @@ class RecordSummary:
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes the file into `directory`, which is made if missing, whole or not at all."""
-        arrays: dict[str, np.ndarray] = {"token_counts": self.token_counts}
+        arrays: dict[str, Any] = {"token_counts": self.token_counts}
         if self.documents is not None:
             arrays["document_hashes"] = self.documents.hashes
             arrays["halvings"] = np.array(self.documents.halvings)
         content = io.BytesIO()
-        np.savez_compressed(content, allow_pickle=False, **arrays)
+        np.savez_compressed(content, **arrays)
         directory = epath.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         atomic.write(directory / FILE, content.getvalue())

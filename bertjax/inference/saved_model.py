@@ -21,6 +21,7 @@ from bertjax.files import json_text
 from bertjax.finetuning import base as kinds
 from bertjax.jobs import finetuning as finetuning_job
 from bertjax.models import (
+    containers,
     embedding_sharing,
     embeddings,
     encoder,
@@ -144,7 +145,7 @@ def in_language(model: Model, name: str) -> Model:
     if number is None:
         return model
     module = parameters.merge(model.graphdef, model.params)
-    for _, part in nnx.iter_modules(module):
+    for _, part in containers.iter_modules(module):
         if isinstance(part, embeddings.LearntEmbeddings):
             part.default_language = number
     graphdef, _ = parameters.split(module)

@@ -21,3 +21,5 @@ class _Dict(nnx.Module):
 
 List: Any = getattr(nnx, "List", list)
 Dict: Any = getattr(nnx, "Dict", _Dict)
+# Yields (path, module) for a module and all that it holds; flax 0.11 also yields variables.
+iter_modules: Any = getattr(nnx, "iter_modules", nnx.iter_graph)

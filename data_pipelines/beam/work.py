@@ -470,7 +470,7 @@ def _save(path: epath.Path, arrays: Mapping[str, Any]) -> None:
 
 def _bytes(arrays: Mapping[str, Any]) -> bytes:
     content = io.BytesIO()
-    np.savez(content, allow_pickle=False, **arrays)
+    np.savez(content, **arrays)
     return content.getvalue()
 
 

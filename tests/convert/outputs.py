@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bertjax import models
-from bertjax.models import decoder, parameters
+from bertjax.models import containers, decoder, parameters
 from bertjax.tasks import next_token, pretraining, replaced_tokens
 
 # Family -> its pair objective.
@@ -23,7 +23,7 @@ class PairModel(nnx.Module):
 
 def make_pooled(config, *, rngs):
     encoder = models.make_encoder(config, rngs=rngs)
-    return nnx.Dict(encoder=encoder, pooler=models.Pooler(config, rngs=rngs))
+    return containers.Dict(encoder=encoder, pooler=models.Pooler(config, rngs=rngs))
 
 
 # Head -> our module; a family's pairs choose that of pretraining, and labels are counted.
