@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from bertjax.finetuning import table_files
 
-# Of pyarrow: before 21 it writes no views of strings.
+# pyarrow before 21 writes no views of strings.
 VERSION = int(pyarrow.__version__.partition(".")[0])
 
 COLUMNS = table_files.Columns(("text",), "label")

@@ -11,7 +11,7 @@ from bertjax.files import tables
 from data_pipelines.documents import sources
 from data_pipelines.formats import base, input_files
 
-# Of pyarrow: before 21 it writes no views of strings.
+# pyarrow before 21 writes no views of strings.
 VERSION = int(pyarrow.__version__.partition(".")[0])
 
 
