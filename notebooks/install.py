@@ -14,6 +14,7 @@ the package, and bertjax is not installed.
 
 from __future__ import annotations
 
+import argparse
 import base64
 import hashlib
 import pathlib
@@ -48,7 +49,9 @@ def main(what: str = str(CHECKOUT)) -> None:
         others = {name: version for name, version in before.items() if name != "bertjax"}
         bounds.write_text("".join(f"{name}=={version}\n" for name, version in others.items()))
         _pip("wheel", "--no-deps", f"--wheel-dir={scratch}", what)
-        (wheel,) = pathlib.Path(scratch).glob("bertjax-*.whl")
+        wheel = next(pathlib.Path(scratch).glob("bertjax-*.whl"), None)
+        if wheel is None:
+            raise SystemExit(f"{what} is not bertjax; nothing was installed")
         ask_for(tensorflow_of(before), wheel)
         _pip("install", f"--constraint={bounds}", str(wheel))
         if "bertjax" in before:  # pip keeps an installed one of the same version
@@ -96,4 +99,6 @@ def _plain(name: str) -> str:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description="Installs bertjax, replaces nothing.")
+    parser.add_argument("what", nargs="?", default=str(CHECKOUT), help="a wheel, sdist or bertjax")
+    main(parser.parse_args().what)

@@ -47,7 +47,7 @@ FEW_UPDATES, MANY_UPDATES = 20, 100  # of a finetuning
 SHARED = 0.1  # of the lines of an evaluation file
 UNTAUGHT, RISEN = 0.97, 1.1  # of the training loss at the start, or more at the end
 NEAR_MAJORITY, LEAST_CORRELATION = 0.1, 0.1  # of accuracy, of numbers
-BY_HEART = 0.1  # of the evaluation loss, which training is below
+MEMORIZED = 0.1  # of the evaluation loss; a training loss below it
 UNUSUAL = 8.0  # times the usual learning rate, or a share of it
 OFF_SPREADS, OFF_NATS = 5.0, 0.2  # from a reference curve, whichever is more
 
@@ -157,7 +157,7 @@ def _causes(run: runs.Run, *, is_high: bool = False) -> str:
         f"too few steps ({run.step:,}{bounded})": int(is_short),
         f"too high a learning rate ({suits})": 2 * (rate > UNUSUAL * usual) or int(is_high),
         f"too low a learning rate ({suits})": 2 * (rate < usual / UNUSUAL),
-        _FAULTS_OF_DATA[_reads(run)]: 3 * _is_by_heart(run),
+        _FAULTS_OF_DATA[_reads(run)]: 3 * _is_memorized(run),
     }
     if frozen:
         likelihoods[f"config.optimizer.frozen keeps {', '.join(frozen)} as they were"] = 3
@@ -165,10 +165,10 @@ def _causes(run: runs.Run, *, is_high: bool = False) -> str:
     return f"Likely causes: {'; '.join(ordered)}"
 
 
-def _is_by_heart(run: runs.Run) -> bool:
+def _is_memorized(run: runs.Run) -> bool:
     """Whether a finetuning has learnt its training rows, and nothing that holds for others."""
     losses = [scores.get("loss", math.nan) for scores in run.scores.values()]
-    return not run.is_pretraining and any(run.last("train/loss") < BY_HEART * it for it in losses)
+    return not run.is_pretraining and any(run.last("train/loss") < MEMORIZED * it for it in losses)
 
 
 def _usual_rate(run: runs.Run) -> float:
@@ -182,7 +182,7 @@ def _usual_rate(run: runs.Run) -> float:
 
 
 _FAULTS_OF_DATA = {
-    "labels": "labels that do not follow from the inputs (shifted by a row), or too few rows",
+    "labels": "labels that do not follow from the inputs (shuffled or shifted), or too few rows",
     "values": "values that hold nothing to learn",
     "tokens": "labels that do not belong to their positions, texts that repeat the same lines, or "
     "another vocabulary than the one of the records",

@@ -1,6 +1,6 @@
-"""Modules that hold others by number or by name: Flax's, or replacements for flax 0.11.
+"""Modules that hold others, and a walk through them: Flax's, or replacements for flax 0.11.
 
-Colab and Kaggle bring flax 0.11, which has neither: its modules hold plain lists.
+Colab and Kaggle bring flax 0.11, which has none of these: its modules hold plain lists.
 """
 
 from __future__ import annotations
@@ -22,4 +22,4 @@ class _Dict(nnx.Module):
 List: Any = getattr(nnx, "List", list)
 Dict: Any = getattr(nnx, "Dict", _Dict)
 # Yields (path, module) for a module and all that it holds; flax 0.11 also yields variables.
-iter_modules: Any = getattr(nnx, "iter_modules", nnx.iter_graph)
+iter_modules: Any = nnx.iter_modules if hasattr(nnx, "iter_modules") else nnx.iter_graph
