@@ -11,6 +11,7 @@ import typing
 from collections.abc import Iterator
 
 import jax
+from jax._src import lru_cache
 from jax._src.interpreters import partial_eval
 
 from tests import checked_types  # noqa: F401  pyproject.toml names it
@@ -22,6 +23,10 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Flax asks each number that is traced for its sharding. JAX refuses, and prints whole programs for
 # the message, which nobody reads: a twentieth of what building a model takes.
 partial_eval.DynamicJaxprTracer._origin_msg = lambda self: ""
+
+# Before JAX keeps a program it looks through all that it has kept, for its limit: half a second with
+# a thousand and a half of them, and a fifth of the quick suite.
+lru_cache.LRUCache._evict_if_needed = lambda self, *, additional_size=0: None
 
 import jax.numpy as jnp  # noqa: E402  the configuration must come before JAX starts
 import numpy as np  # noqa: E402
@@ -110,6 +115,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Leaves what is imported by now out of every later look for garbage."""
+    import tensorflow as tf
+
+    # TensorFlow rewrites each small graph of a pipeline for a speed that no test waits for.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)  # objects of JAX are many, and live long
