@@ -102,8 +102,8 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.config.update("jax_disable_most_optimizations", is_quick)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuses a test that is marked slow and faults: one of them says whether the gate runs it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves weekly tests to `-m weekly`; refuses marks of which one says that the gate runs it."""
     both = [
         item.nodeid
         for item in items
@@ -111,6 +111,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ]
     if both:
         raise pytest.UsageError("marked slow and faults: " + ", ".join(both))
+    if "weekly" not in config.option.markexpr:
+        weekly = [item for item in items if item.get_closest_marker("weekly")]
+        config.hook.pytest_deselected(items=weekly)
+        items[:] = [item for item in items if not item.get_closest_marker("weekly")]
 
 
 def pytest_collection_finish() -> None:

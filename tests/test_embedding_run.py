@@ -104,6 +104,7 @@ def test_what_the_data_told_is_kept_and_the_encoder_exported_without_a_head(trai
     assert set(found.params) == {"encoder"}
 
 
+@pytest.mark.slow
 def test_dense_layers_of_the_weights_are_trained_resumed_and_exported(tmp_path):
     projections = (sentence_vectors.Projection(8),)
     vectors = sentence_vectors.SentenceVectors(pooling="cls", projections=projections)

@@ -153,6 +153,7 @@ def write_renamed(path, target, classes):
     target.write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.slow
 def test_several_files_are_scored_by_name_with_their_mean_and_the_first_selects(
     tmp_path, source, monkeypatch, caplog
 ):

@@ -121,7 +121,7 @@ def test_a_build_refuses_fasta_for_a_vocabulary_with_small_letters(file, tmp_pat
     assert "a.txt looks like FASTA" in programs.run("data_pipelines.build", *flags).error
 
 
-@pytest.mark.parametrize("dataset", ["table", "conll"])
+@pytest.mark.parametrize("dataset", [pytest.param("table", marks=pytest.mark.slow), "conll"])
 def test_predict_reads_a_sequence_as_a_text_or_as_its_residues(folder, file, tmp_path, dataset):
     config = small_datasets.make_config(tmp_path / "data", dataset, folder)
     config.finetuning.update(num_epochs=1.0, max_seq_length=24)

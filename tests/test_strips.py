@@ -26,6 +26,7 @@ def build(tmp_path, name, height, width, **changes):
     return images, tmp_path / name / "train"
 
 
+@pytest.mark.slow
 def test_strips_are_pretrained_on_drawn_and_finetuned_but_not_exported(tmp_path):
     images, directory = build(tmp_path, "strips", 4, 16)
     assert records.Manifest.load(directory).features["pixels"].shape == (4, 16, 1)

@@ -46,6 +46,7 @@ def without_counts(scores):
     return {name: value for name, value in scores.items() if name not in ("step", "examples")}
 
 
+@pytest.mark.slow
 def test_a_short_pretraining_is_evaluated_as_it_was_scored_and_warns_that_it_learnt_nothing(
     tuned, tmp_path, caplog
 ):

@@ -254,6 +254,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.slow
 def test_dense_layers_behind_the_pooling_are_read_used_and_written(directory, tmp_path):
     texts = small_sentences.texts(9)
     model = inference.load(directory)
@@ -402,6 +403,7 @@ def test_what_was_written_is_read_also_of_a_workdir_made_of_it(exported, tmp_pat
         inference.load(exported, step=3)
 
 
+@pytest.mark.slow
 def test_the_layout_of_all_mpnet_is_read_by_encode_and_trained_on(tmp_path):
     small_sentences.write_mpnet(tmp_path / "model")
     model = inference.load(tmp_path / "model")

@@ -59,6 +59,7 @@ def test_an_export_of_pictures_has_the_scaling_and_the_objective(run):
     assert scores(run / "again", run) == scores(run / "run", run)
 
 
+@pytest.mark.slow
 def test_other_scaling_is_refused_where_it_counts_and_warned_of_in_training(run, caplog):
     changed(run / "hf", "preprocessor_config.json", image_mean=[0.4], resample=2)
     changed(run / "hf", "config.json", norm_pix_loss=False)

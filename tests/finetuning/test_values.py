@@ -108,6 +108,7 @@ def test_a_number_of_a_tables_rows_is_learnt_and_predicted_in_its_units(tmp_path
     assert found["constant_loss"] == pytest.approx(scaled**2, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_forecast_beats_the_last_value_and_is_scored_beside_it(tmp_path):
     steps = np.arange(900)
     series = np.stack([np.sin(steps / 5), np.cos(steps / 7)], axis=1)
@@ -132,6 +133,7 @@ def test_a_forecast_beats_the_last_value_and_is_scored_beside_it(tmp_path):
     assert found["naive_mse"] == pytest.approx(np.mean(naive), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_only_the_head_learns_classes_from_a_frozen_encoder(tmp_path):
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, 300)
@@ -252,6 +254,7 @@ def forecaster(tmp_path_factory):
     return directory, found
 
 
+@pytest.mark.slow
 def test_a_forecast_is_in_units_with_series_channel_and_time(forecaster, capsys, monkeypatch):
     directory, found = forecaster
     assert {*found} >= {"mse", "naive_mse", "mae_in_units/level", "mae_in_units/flow"}

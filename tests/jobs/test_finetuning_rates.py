@@ -92,6 +92,7 @@ def test_a_fault_of_an_option_beside_open_ones_is_found(tmp_path, source, value)
         config_faults.validate(config)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device", "quick_runs")
 def test_a_resumed_run_keeps_its_values_when_the_table_has_changed(
     tmp_path, source, monkeypatch, caplog

@@ -156,6 +156,7 @@ def test_the_mean_is_over_languages_not_over_translations(directories):
     assert job.evaluation.averaged == ("de", "fr") and job.evaluation.best_set == base.MEAN
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device", "quick_runs")
 def test_a_run_reads_and_scores_languages_and_translations_and_says_so(
     directories, tmp_path, caplog
@@ -174,6 +175,7 @@ def test_a_run_reads_and_scores_languages_and_translations_and_says_so(
     assert math.isclose(scores["eval/mean/mlm_loss"], sum(by_set) / 2, rel_tol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device", "quick_runs")
 def test_an_xlm_trained_on_keeps_the_names_of_its_languages(directories, tmp_path):
     names = ("fr", "eo", "de")

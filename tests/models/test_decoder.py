@@ -168,6 +168,7 @@ def test_a_source_mask_hides_positions_of_the_source_from_the_decoder_alone(tiny
     assert np.any(gradient[:, 0] != 0)
 
 
+@pytest.mark.slow
 def test_rematerialization_changes_nothing_but_memory(tiny):
     """The encoder's layers: test_encoder.py."""
     batch, key = rows(tiny), jax.random.key(3)

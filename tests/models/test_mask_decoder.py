@@ -123,6 +123,7 @@ def test_masked_tokens_pass_the_last_layer_twice_from_their_positions(packed):
     np.testing.assert_allclose(logits, module.mlm_head(jnp.asarray(found), words), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_loss_has_these_logits_and_gradients_for_table_and_last_layer():
     task = pretraining.Pretraining(SIZES, pair_loss="none")
     module = small_modules.made(pretraining.PretrainingModel, SIZES, pair_loss="none")

@@ -66,8 +66,12 @@ CASES = {
     "tiles of windows": (300, {"window": 5, "tile": 16}),
 }
 
+LARGE = {"window", "packed tiles", "tiles of windows"}
 
-@pytest.mark.parametrize("name", CASES)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(it, marks=pytest.mark.slow if it in LARGE else ()) for it in CASES]
+)
 def test_the_context_and_its_gradients_are_the_definitions(name, monkeypatch):
     length, options = CASES[name]
     if "most" in options:

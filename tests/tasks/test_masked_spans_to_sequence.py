@@ -114,6 +114,7 @@ def records_of_rows(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_a_run_lowers_the_loss_below_chance_and_is_scored(records_of_rows, tmp_path):
     config = make_config(records_of_rows / "train", "bart")
     config.data.eval_dir = str(records_of_rows / "heldout")

@@ -113,7 +113,7 @@ COSTS = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(it, marks=pytest.mark.slow if "at" in it else ()) for it in COSTS]
+    "name", [pytest.param(it, marks=() if "60 on" in it else pytest.mark.weekly) for it in COSTS]
 )
 def test_a_machine_that_changes_by_a_factor_of_two_ends_in_time_with_its_decay_done(
     name, records, tmp_path, monkeypatch
@@ -126,6 +126,7 @@ def test_a_machine_that_changes_by_a_factor_of_two_ends_in_time_with_its_decay_d
     assert rates[int(state.step)] < 0.05 * max(rates.values())
 
 
+@pytest.mark.slow
 def test_a_killed_run_and_its_replay_are_those_of_the_stored_decisions(
     records, tmp_path, monkeypatch
 ):
@@ -153,6 +154,7 @@ def test_a_killed_run_and_its_replay_are_those_of_the_stored_decisions(
         train.prepare(config, copied)
 
 
+@pytest.mark.slow
 def test_seconds_that_a_kill_loses_count_and_a_resume_evaluates_as_decided(
     records, tmp_path, monkeypatch
 ):
@@ -191,6 +193,7 @@ def test_decisions_are_written_by_the_run_alone(records, tmp_path):
         train.prepare(config, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_other_hours_of_a_run_that_has_begun_count_from_then_on(records, tmp_path, monkeypatch):
     Clock(monkeypatch, lambda step: 1.0)
     train.train(budget_config(records, 100 / 3600), tmp_path / "run")
@@ -204,6 +207,7 @@ def test_other_hours_of_a_run_that_has_begun_count_from_then_on(records, tmp_pat
     assert 170 < 100 + clock.now < 220  # what the first run used, and these
 
 
+@pytest.mark.slow
 def test_evaluations_take_a_tenth_of_the_hours(records, tmp_path, monkeypatch, caplog):
     heldout = small_records.write(
         tmp_path / "heldout", is_masked=False, documents=range(90, 100), seed=1

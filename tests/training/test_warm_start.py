@@ -597,6 +597,7 @@ def two_phases(made, only_embeddings=True):
     return made
 
 
+@pytest.mark.slow
 def test_embeddings_alone_learn_in_their_phase_and_the_run_resumes_within_it(
     first, tmp_path, caplog
 ):

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from data_pipelines import build
 from data_pipelines.documents import deduplication, sources
@@ -23,6 +24,7 @@ def records_of(tmp_path, vocabulary, text, name, **changes):
     return decoded.files(output, "*.tfrecord*"), manifest
 
 
+@pytest.mark.slow
 def test_records_without_copies_are_those_of_a_text_without_them(
     tmp_path, vocabulary_directory, monkeypatch
 ):
