@@ -24,8 +24,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # the message, which nobody reads: a twentieth of what building a model takes.
 partial_eval.DynamicJaxprTracer._origin_msg = lambda self: ""
 
-# Before JAX keeps a program it looks through all that it has kept, for its limit: half a second with
-# a thousand and a half of them, and a fifth of the quick suite.
+# Before JAX keeps a program it looks through all that it has kept, for its limit: half a second
+# with a thousand and a half of them, and a fifth of the quick suite.
 lru_cache.LRUCache._evict_if_needed = lambda self, *, additional_size=0: None
 
 import jax.numpy as jnp  # noqa: E402  the configuration must come before JAX starts

@@ -16,7 +16,7 @@ from bertjax.models import embedding_sharing, parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.tokenization import sentence_piece
 from bertjax.training import optim, warm_start
-from tests import programs, small_byte_bpe, small_datasets, small_records, small_tokenizers
+from tests import marks, programs, small_byte_bpe, small_datasets, small_records, small_tokenizers
 from tests.convert import weights
 from tests.data_pipelines import test_train_vocabulary
 from tests.tokenization import test_sentence_piece
@@ -189,6 +189,10 @@ def make_config(directory, sources, name, kind, how):
 
 
 # Each family once and each kind twice at least: heads on [CLS], a last token, tokens and pairs.
+EVERY_RUN = {
+    *(("roberta", "table"), ("electra", "conll"), ("modernbert", "swag"), ("eurobert", "conll")),
+    *(("albert", "regression"), ("deberta-v2", "squad_v1")),
+}
 STARTS = [
     *(("roberta", "table"), ("albert", "regression"), ("electra", "conll")),
     *(("spanbert", "squad_v1"), ("modernbert", "swag"), ("distilbert", "table")),
@@ -200,7 +204,9 @@ STARTS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kind"), STARTS)
+@pytest.mark.parametrize(
+    ("name", "kind"), marks.cases(STARTS, slow=[it for it in STARTS if it in EVERY_RUN])
+)
 def test_a_kind_starts_from_a_family_and_moves_what_it_shall(tmp_path, sources, name, kind):
     """All but the steps themselves; the vocabulary makes the rows."""
     for how in TRAINED:
@@ -252,7 +258,9 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kind", "how"), RUNS)
+@pytest.mark.parametrize(
+    ("name", "kind", "how"), marks.cases(RUNS, slow=[it for it in RUNS if it[:2] in EVERY_RUN])
+)
 def test_what_shall_move_moves_and_predict_answers(tmp_path, sources, name, kind, how):
     family, (head, lines) = FAMILIES[name], KINDS[kind]
     config = make_config(tmp_path / "data", sources, name, kind, how)

@@ -24,7 +24,7 @@ from configs import (
     roberta,
     xlm_r,
 )
-from tests import small_byte_bpe, small_records
+from tests import marks, small_byte_bpe, small_records
 from tests.data_pipelines import test_train_vocabulary
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device", "quick_runs")]
@@ -131,7 +131,9 @@ def make_config(family, directory):
     return config
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name", marks.cases(FAMILIES, slow=("roberta", "albert", "deberta_v3", "modernbert", "mass"))
+)
 def test_a_token_that_fills_its_row_is_learnt_far_below_chance(name, tmp_path):
     """In the last tenth of the run the loss is a nat below a uniform guess."""
     family, directory = FAMILIES[name], tmp_path / "train"

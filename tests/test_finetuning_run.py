@@ -12,7 +12,7 @@ from bertjax.finetuning import texts
 from bertjax.jobs import finetuning
 from bertjax.training import evaluation, warm_start
 from bertjax.workdirs import checkpoint, reader, scalars
-from tests import small_datasets
+from tests import marks, small_datasets
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
@@ -251,8 +251,7 @@ def test_a_finetuned_model_is_scored_on_labelled_files_as_it_was_in_training(fin
         evaluate.evaluate_checkpoint(str(root / "run"), f"en={data}", batch_size=5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", LEARNT)
+@pytest.mark.parametrize("kind", marks.cases(LEARNT, slow=("regression", "squad_v2", "conll")))
 def test_sixteen_examples_of_a_kind_are_learnt_to_a_perfect_score(tmp_path, source, kind):
     changes = {"finetuning.num_epochs": 150.0, "finetuning.length_buckets": False}
     config = small_datasets.make_config(tmp_path / "data", kind, source, **changes)

@@ -28,6 +28,7 @@ from bertjax.training import optim, planned, program
 from bertjax.workdirs import checkpoint
 from configs import smoke
 from tests import (
+    marks,
     small_byte_bpe,
     small_datasets,
     small_embeddings,
@@ -191,13 +192,23 @@ FINETUNING = {
     "values": Case("values", EPOCHS),
     "sequences": Case("sequences", EPOCHS),
 }
-QUICK = ("two lengths, pairs", "classes")
+QUICK = {"two lengths, pairs", "classes"}
+SLOW = {
+    "lamb, sentence order, bfloat16 moments, micro-batches",
+    "stable_adamw, batch ramp, dynamic masks",
+    "replaced_tokens, stable_adamw, disentangled, dynamic masks",
+    "languages by alpha, one by hand, with embeddings, dynamic masks",
+    "masked_values, patches",
+    "spans, length buckets, odd batches",
+    "embeddings, weighted files, micro-batches, a dense layer",
+    "sequences",
+}
 NO_DROPOUT = {"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0}
 
 
 def cases(table):
-    marks = {name: () if name in QUICK else pytest.mark.slow for name in table}
-    return pytest.mark.parametrize("name", [pytest.param(it, marks=marks[it]) for it in table])
+    quick, slow = (names & table.keys() for names in (QUICK, SLOW))
+    return pytest.mark.parametrize("name", marks.cases(table, quick=quick, slow=slow))
 
 
 def write_packed(directory, rows, most):

@@ -20,7 +20,7 @@ from bertjax.plan import compiled
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import pretraining, replaced_tokens
 from bertjax.training import optim, program, schedules, state
-from tests import conftest, small_modules, small_packed
+from tests import conftest, marks, small_modules, small_packed
 
 MESHES = {
     "data_parallel": {"data": 8},
@@ -137,24 +137,27 @@ def on_one_device(name):
     return case, learner, batch, three_steps(learner, batch, mesh, "data_parallel")
 
 
-@pytest.mark.slow
+EVERY_RUN = [
+    ("adamw", "data_parallel", True),
+    ("packed", "fsdp_tensor", True),
+    ("muon", "fsdp_tensor", True),
+    ("disentangled", "fsdp_tensor", True),
+    ("eurobert", "fsdp_tensor", True),
+]
+WEEKLY = [
+    ("adamw", "data_parallel", False),
+    ("adamw", "tensor", True),
+    ("adamw", "fsdp_tensor", True),
+    ("packed", "fsdp", True),
+    ("muon", "data_parallel", True),
+    ("t5_bias", "fsdp", True),
+    ("t5_bias", "tensor", True),
+    ("eurobert", "data_parallel", False),
+]
+
+
 @pytest.mark.parametrize(
-    ("name", "rule_table", "split_kernels"),
-    [
-        ("adamw", "data_parallel", True),
-        ("adamw", "data_parallel", False),
-        ("adamw", "tensor", True),
-        ("adamw", "fsdp_tensor", True),
-        ("packed", "fsdp", True),
-        ("packed", "fsdp_tensor", True),
-        ("muon", "data_parallel", True),
-        ("muon", "fsdp_tensor", True),
-        ("disentangled", "fsdp_tensor", True),
-        ("t5_bias", "fsdp", True),
-        ("t5_bias", "tensor", True),
-        ("eurobert", "fsdp_tensor", True),
-        ("eurobert", "data_parallel", False),
-    ],
+    ("name", "rule_table", "split_kernels"), marks.cases(EVERY_RUN + WEEKLY, slow=EVERY_RUN)
 )
 def test_eight_devices_equal_one(name, rule_table, split_kernels):
     case, learner, batch, (expected_losses, expected) = on_one_device(name)

@@ -17,7 +17,7 @@ from bertjax.finetuning import base, choices, spans, tags, texts, wrapped_tasks
 from bertjax.models import lora, parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.training import optim, schedules, state
-from tests import conftest
+from tests import conftest, marks
 
 LENGTH, ROWS, CHOICES, CLASSES = 12, 16, 3, 4
 CHOICES_BIAS = "classifier.bias"
@@ -92,8 +92,8 @@ def make_tasks(config):
 
 TASKS = make_tasks(TINY)
 # One head with a BiLSTM is enough for every day.
-SLOW = [name for name in TASKS if "BiLSTM" in name and name != "classification, BiLSTM"]
-EVERY_TASK = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in TASKS]
+QUICK = [name for name in TASKS if "BiLSTM" not in name or name == "classification, BiLSTM"]
+EVERY_TASK = marks.cases(TASKS, quick=QUICK)
 every_task = pytest.mark.parametrize("name", EVERY_TASK)
 # tests/models/test_classification.py pools real tokens alone by their mean.
 every_head = pytest.mark.parametrize(

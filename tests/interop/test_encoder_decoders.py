@@ -215,7 +215,8 @@ ALL = [(options, size) for options in ({}, LATE, *BEAMS) for size in (0, 3)]
     ("count", "options", "size"),
     [
         *((24, *case) for case in QUICK),
-        *(pytest.param(200, *case, marks=pytest.mark.slow) for case in ALL),
+        *(pytest.param(200, *case, marks=pytest.mark.slow) for case in QUICK),
+        *(pytest.param(200, *case, marks=pytest.mark.weekly) for case in ALL if case not in QUICK),
     ],
 )
 def test_searches_find_their_targets_with_their_scores(tmp_path, count, options, size):

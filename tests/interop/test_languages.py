@@ -16,7 +16,7 @@ import pytest
 from bertjax.convert import huggingface_tokenizer
 from bertjax.convert.families import albert, bert, roberta
 from data_pipelines import train_vocabulary
-from tests import lazily
+from tests import lazily, marks
 
 transformers = lazily.imported("transformers")
 
@@ -52,6 +52,10 @@ CASES = [
     ),
     *(("byte_bpe", name, "") for name in ("none", "nfc", "nfkc", "keep_marks")),
 ]
+EVERY_RUN = {
+    *(("wordpiece", "bert_uncased", "tr"), ("sentencepiece", "nfkc", "")),
+    ("byte_bpe", "none", ""),
+}
 FAMILIES = {"wordpiece": bert, "sentencepiece": albert, "byte_bpe": roberta}
 
 
@@ -68,8 +72,7 @@ def texts():
     return [*drawn, *(f"{before}{sign}b" for sign in SIGNS for before in ("", "a", "क "))]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "rule", "language"), CASES)
+@pytest.mark.parametrize(("kind", "rule", "language"), marks.cases(CASES, slow=EVERY_RUN))
 def test_transformers_gives_the_ids_of_a_vocabulary_trained_here(tmp_path, kind, rule, language):
     corpus = tmp_path / "corpus.txt"
     documents = [unicodedata.normalize("NFD", line) for line in LINES.values()]

@@ -15,6 +15,7 @@ import pytest
 from bertjax.tokenization import tokenizer
 from data_pipelines import build, train_vocabulary
 from data_pipelines.building.options import Options
+from tests import marks
 
 HERE = pathlib.Path(__file__).parent
 TEXTS = {
@@ -43,8 +44,7 @@ def first_name(cell):
     return re.findall(r"`(\w+)`", cell)[0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("language", TEXTS)
+@pytest.mark.parametrize("language", marks.cases(TEXTS, slow=("ja", "ar")))
 def test_the_text_of_a_language_is_kept_and_used(language, tmp_path, caplog):
     _, kind, rule, ends, pairs = OF_LANGUAGE[language]
     lines = TEXTS[language].splitlines()

@@ -111,13 +111,21 @@ def _small_blocks(monkeypatch):
         pytest.param(37, 2, False, True, id="a narrow window"),
         pytest.param(37, None, False, False, id="no window, blocks of queries"),
         pytest.param(17, 4, False, False, id="a row of two blocks and one"),
-        pytest.param(40, 4, False, False, id="a window of a block's half", marks=SLOW),
+        pytest.param(
+            40, 4, False, False, id="a window of a block's half", marks=pytest.mark.weekly
+        ),
         pytest.param(61, 11, False, True, id="a window wider than a block", marks=SLOW),
-        pytest.param(37, None, False, True, id="blocks of queries, packed", marks=SLOW),
-        pytest.param(29, None, True, True, id="to the left, blocks of queries", marks=SLOW),
+        pytest.param(
+            37, None, False, True, id="blocks of queries, packed", marks=pytest.mark.weekly
+        ),
+        pytest.param(
+            29, None, True, True, id="to the left, blocks of queries", marks=pytest.mark.weekly
+        ),
         pytest.param(37, 3, True, False, id="a window to the left", marks=SLOW),
-        pytest.param(24, 4, False, True, id="a row of whole blocks", marks=SLOW),
-        pytest.param(33, 4, False, False, id="a row of whole blocks and one", marks=SLOW),
+        pytest.param(24, 4, False, True, id="a row of whole blocks", marks=pytest.mark.weekly),
+        pytest.param(
+            33, 4, False, False, id="a row of whole blocks and one", marks=pytest.mark.weekly
+        ),
     ],
 )
 def test_windows_and_blocks_of_queries_are_the_definition(length, window, left_to_right, is_packed):

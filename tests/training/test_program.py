@@ -15,7 +15,7 @@ from bertjax.devices import sharding, xla_presets
 from bertjax.jobs import finetuning, pretraining
 from bertjax.plan import compiled, hlo
 from bertjax.training import config_faults, planned, program, schedules
-from tests import conftest, small_runs
+from tests import conftest, marks, small_runs
 
 FAST = ("smoke", "quickstart")
 # One size of each recipe, and the sizes with other widths of heads.
@@ -26,6 +26,12 @@ SLOW = (
     *("modern_mini", "babylm:mini", "modernbert:base", "ettin:17m", "deberta_v3:base"),
     *("classification", "conll", "glue", "embeddings", "squad", "swag", "bert2bert"),
     *("patchtst:base", "tables:replaced", "tables:mini", "mae:base", "mae:mini", "values"),
+)
+
+# A layer of every kind and a head of every task.
+EVERY_RUN = (
+    *("bert_base", "albert:base", "electra:small", "mass:base", "modernbert:base"),
+    *("deberta_v3:base", "classification", "squad", "bert2bert", "patchtst:base", "mae:base"),
 )
 
 
@@ -67,9 +73,7 @@ def test_a_size_of_every_recipe_is_lowered_here_with_every_width_of_heads():
     }
 
 
-@pytest.mark.parametrize(
-    "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
-)
+@pytest.mark.parametrize("name", marks.cases([*FAST, *SLOW], quick=FAST, slow=EVERY_RUN))
 def test_the_step_of_a_recipe_lowers_for_tpu_without_one(name):
     config = recipe(name)
     # A layer of every kind that a recipe has, at its width; the others repeat them.

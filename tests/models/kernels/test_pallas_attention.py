@@ -49,8 +49,8 @@ def assert_is_definition(rows, **options):
     [
         (3, 128, 4, 64, RATE),
         (2, 128, 3, 64, 0.0),
-        pytest.param(2, 128, 8, 32, RATE, marks=SLOW),
-        pytest.param(2, 256, 1, 128, RATE, marks=SLOW),
+        pytest.param(2, 128, 8, 32, RATE, marks=pytest.mark.weekly),
+        pytest.param(2, 256, 1, 128, RATE, marks=pytest.mark.weekly),
         pytest.param(2, 512, 2, 64, 0.0, marks=SLOW),
     ],
 )
@@ -86,7 +86,7 @@ def test_short_rows_see_what_the_definition_says(shape, is_packed, window, left_
         (640, None, False, False, 0.0, 1e4),
         (600, 20, True, False, RATE, None),
         *(
-            pytest.param(*case, marks=SLOW)
+            pytest.param(*case, marks=pytest.mark.weekly)
             for case in [
                 (1100, None, True, False, RATE, 1e4),
                 (1024, 64, False, False, RATE, 1e4),  # several blocks of queries in a grid step
