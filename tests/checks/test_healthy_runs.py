@@ -28,11 +28,16 @@ ZERO = ("num_tokens", "num_epochs", "ramp_from", "ramp_tokens", "global_batch_si
 SIZES = {"vocab_size": 0, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
          "intermediate_size": 64, "max_position_embeddings": 24}  # fmt: skip
 
+GENERATOR = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "intermediate_size": 64}  # fmt: skip
+
 
 def cut(config, directory):
     """Makes a recipe of pretraining small, and keeps what it says of its objective."""
     options = dict(config_lib.flatten(config))
     config.model.update(SIZES)
+    if config.pretraining.objective == "replaced_tokens":
+        config.pretraining.generator.update(GENERATOR)
     for name in config_lib.phase_names(config):
         phase = config.phases[name]
         phase.update({option: type(phase[option])(0) for option in ZERO})
