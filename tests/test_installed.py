@@ -96,7 +96,10 @@ def test_a_wheel_lays_no_tensorflow_over_another(archives, tmp_path):
 # A wheel and an sdist with all that they ask for, in environments that hold nothing else.
 
 OLDEST = ("jax", "flax", "optax", "orbax-checkpoint")
-MINORS = range(11, 14)  # of the versions of Python that setup.py lets in
+SETUP = (ROOT / "setup.py").read_text(encoding="utf-8")
+PYTHONS = re.search(r'python_requires=">=3\.(\d+),<3\.(\d+)"', SETUP)
+assert PYTHONS is not None
+MINORS = range(int(PYTHONS[1]), int(PYTHONS[2]))
 
 
 def pythons():
@@ -114,8 +117,7 @@ def pythons():
 
 def oldest():
     """Returns what binds pip to the oldest JAX that setup.py claims, and what goes with it."""
-    text = (ROOT / "setup.py").read_text(encoding="utf-8")
-    floors = {name: re.search(rf'^ +"{name}>=([\d.]+)"', text, re.M)[1] for name in OLDEST}
+    floors = {name: re.search(rf'^ +"{name}>=([\d.]+)"', SETUP, re.M)[1] for name in OLDEST}
     return "".join(f"{name}=={it}\n" for name, it in {**floors, "jaxlib": floors["jax"]}.items())
 
 
