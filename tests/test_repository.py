@@ -89,6 +89,6 @@ def test_contributors_read_of_each_suite_and_script():
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     pyproject = (ROOT / "pyproject.toml").read_text("utf-8")
     marks = re.findall(r'^  "(\w+): ', pyproject, re.MULTILINE)
-    assert marks == ["slow", "faults"]
+    assert marks == ["slow", "faults", "weekly"]
     rows = set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE))
     assert rows == {"pytest", *(f"pytest -m {mark}" for mark in marks), *SCRIPTS}
