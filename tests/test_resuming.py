@@ -197,7 +197,6 @@ SLOW = {
     "lamb, sentence order, bfloat16 moments, micro-batches",
     "stable_adamw, batch ramp, dynamic masks",
     "replaced_tokens, stable_adamw, disentangled, dynamic masks",
-    "languages by alpha, one by hand, with embeddings, dynamic masks",
     "masked_values, patches",
     "spans, length buckets, odd batches",
     "embeddings, weighted files, micro-batches, a dense layer",

@@ -250,7 +250,7 @@ SMALL = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.usefixtures("one_device", "in_this_process")
 def test_what_is_done_is_not_done_again_whatever_interrupts(tmp_path, monkeypatch, capsys):
     argv = [f"--workdir={tmp_path / 'run'}", *write_data(tmp_path), *SMALL]
@@ -296,7 +296,7 @@ def test_what_is_done_is_not_done_again_whatever_interrupts(tmp_path, monkeypatc
     assert objectives.main([f"--workdir={tmp_path / 'run'}", "--only_table", "--tasks=cola"]) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.usefixtures("one_device", "in_this_process")
 def test_modern_rows_are_scored_on_the_same_masked_text(tmp_path, monkeypatch, capsys):
     rows = ("bert_2018", "modern")

@@ -169,8 +169,9 @@ def test_eight_devices_equal_one(name, rule_table, split_kernels):
     jax.tree.map(close, found, expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule_table", ["data_parallel", "fsdp_tensor"])
+@pytest.mark.parametrize(
+    "rule_table", marks.cases(("data_parallel", "fsdp_tensor"), slow=("fsdp_tensor",))
+)
 def test_a_table_that_is_added_to_the_generators_trains_on_eight_devices_as_on_one(rule_table):
     generator = dataclasses.replace(DEBERTA, num_hidden_layers=1)
     learner = state.make_learner(
