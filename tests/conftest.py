@@ -24,8 +24,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # the message, which nobody reads: a twentieth of what building a model takes.
 partial_eval.DynamicJaxprTracer._origin_msg = lambda self: ""
 
-# Before JAX keeps a program it looks through all that it has kept, for its limit: half a second
-# with a thousand and a half of them, and a fifth of the quick suite.
+# Before JAX keeps a program it reads about all that it has kept, for its limit, under a lock: a
+# tenth of a second with 250 of them. The suites keep more than a thousand.
 lru_cache.LRUCache._evict_if_needed = lambda self, *, additional_size=0: None
 
 import jax.numpy as jnp  # noqa: E402  the configuration must come before JAX starts
@@ -119,10 +119,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Leaves what is imported by now out of every later look for garbage."""
-    import tensorflow as tf
-
-    # TensorFlow rewrites each small graph of a pipeline for a speed that no test waits for.
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)  # objects of JAX are many, and live long

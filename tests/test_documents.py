@@ -335,7 +335,7 @@ def test_every_message_of_the_troubleshooting_page_is_one_of_the_code():
     assert not is_written("is not a flag. Did you ... meen")
 
 
-@pytest.mark.weekly
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 def test_a_modality_of_the_users_is_learnt_in_sixty_lines(tmp_path, monkeypatch, capsys):
     (block,) = re.findall(r"```python\n(.*?)```", text_of("docs/beyond_text.md"), flags=re.DOTALL)

@@ -189,7 +189,7 @@ def make_config(directory, sources, name, kind, how):
 
 
 # Each family once and each kind twice at least: heads on [CLS], a last token, tokens and pairs.
-EVERY_RUN = {
+SLOW = {
     *(("roberta", "table"), ("electra", "conll"), ("modernbert", "swag"), ("eurobert", "conll")),
     *(("albert", "regression"), ("deberta-v2", "squad_v1")),
 }
@@ -205,7 +205,7 @@ STARTS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), marks.cases(STARTS, slow=[it for it in STARTS if it in EVERY_RUN])
+    ("name", "kind"), marks.cases(STARTS, slow=[it for it in STARTS if it in SLOW])
 )
 def test_a_kind_starts_from_a_family_and_moves_what_it_shall(tmp_path, sources, name, kind):
     """All but the steps themselves; the vocabulary makes the rows."""
@@ -259,7 +259,7 @@ RUNS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "how"), marks.cases(RUNS, slow=[it for it in RUNS if it[:2] in EVERY_RUN])
+    ("name", "kind", "how"), marks.cases(RUNS, slow=[it for it in RUNS if it[:2] in SLOW])
 )
 def test_what_shall_move_moves_and_predict_answers(tmp_path, sources, name, kind, how):
     family, (head, lines) = FAMILIES[name], KINDS[kind]

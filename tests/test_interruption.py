@@ -301,7 +301,7 @@ def test_where_one_host_cannot_read_both_stop_and_no_checkpoint_is_moved(short):
     assert not (short.root / "unread" / checkpoint.UNREADABLE_DIRECTORY).exists()
 
 
-@pytest.mark.weekly
+@pytest.mark.slow
 def test_two_hosts_equal_one_and_their_run_is_resumed_by_one(short):
     saved = stopped_hosts(short, "hosts")
     hosts_rows = short.seen("hosts")

@@ -250,7 +250,7 @@ SMALL = [
 ]
 
 
-@pytest.mark.weekly
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_device", "in_this_process")
 def test_what_is_done_is_not_done_again_whatever_interrupts(tmp_path, monkeypatch, capsys):
     argv = [f"--workdir={tmp_path / 'run'}", *write_data(tmp_path), *SMALL]

@@ -14,20 +14,12 @@ OF_LABELS = {"classification": "table", "conll": "conll", "glue": "glue", "squad
              "swag": "swag", "bert2bert": "sequences"}  # fmt: skip
 # These are trained elsewhere: from records of values, files of pairs, or several shards.
 LEFT_OUT = {"values", "embeddings", "smoke"}
-EVERY_RUN = (
-    "bert_large",
-    "electra",
-    "modernbert",
-    "mass",
-    "tables",
-    "mae",
-    "classification",
-    "squad",
+SLOW = (
+    *("bert_large", "electra", "modernbert", "mass", "tables", "mae", "classification", "squad"),
 )
 ZERO = ("num_tokens", "num_epochs", "ramp_from", "ramp_tokens", "global_batch_size")
 SIZES = {"vocab_size": 0, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
          "intermediate_size": 64, "max_position_embeddings": 24}  # fmt: skip
-
 GENERATOR = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
              "intermediate_size": 64}  # fmt: skip
 
@@ -99,7 +91,7 @@ def made(name, directory, source):
     return (of_values if name in OF_VALUES else of_text)(name, directory)
 
 
-@pytest.mark.parametrize("name", marks.cases(sorted({*recipes.names()} - LEFT_OUT), slow=EVERY_RUN))
+@pytest.mark.parametrize("name", marks.cases(sorted({*recipes.names()} - LEFT_OUT), slow=SLOW))
 def test_a_recipe_has_no_fault_but_that_60_steps_may_be_too_few_to_learn(name, tmp_path, source):
     config = made(name, tmp_path, source)
     train.train(config, tmp_path / "run")

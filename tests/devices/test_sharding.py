@@ -137,7 +137,7 @@ def on_one_device(name):
     return case, learner, batch, three_steps(learner, batch, mesh, "data_parallel")
 
 
-EVERY_RUN = [
+SLOW = [
     ("adamw", "data_parallel", True),
     ("packed", "fsdp_tensor", True),
     ("muon", "fsdp_tensor", True),
@@ -157,7 +157,7 @@ WEEKLY = [
 
 
 @pytest.mark.parametrize(
-    ("name", "rule_table", "split_kernels"), marks.cases(EVERY_RUN + WEEKLY, slow=EVERY_RUN)
+    ("name", "rule_table", "split_kernels"), marks.cases(SLOW + WEEKLY, slow=SLOW)
 )
 def test_eight_devices_equal_one(name, rule_table, split_kernels):
     case, learner, batch, (expected_losses, expected) = on_one_device(name)

@@ -52,7 +52,7 @@ CASES = [
     ),
     *(("byte_bpe", name, "") for name in ("none", "nfc", "nfkc", "keep_marks")),
 ]
-EVERY_RUN = {
+SLOW = {
     *(("wordpiece", "bert_uncased", "tr"), ("sentencepiece", "nfkc", "")),
     ("byte_bpe", "none", ""),
 }
@@ -72,7 +72,7 @@ def texts():
     return [*drawn, *(f"{before}{sign}b" for sign in SIGNS for before in ("", "a", "क "))]
 
 
-@pytest.mark.parametrize(("kind", "rule", "language"), marks.cases(CASES, slow=EVERY_RUN))
+@pytest.mark.parametrize(("kind", "rule", "language"), marks.cases(CASES, slow=SLOW))
 def test_transformers_gives_the_ids_of_a_vocabulary_trained_here(tmp_path, kind, rule, language):
     corpus = tmp_path / "corpus.txt"
     documents = [unicodedata.normalize("NFD", line) for line in LINES.values()]

@@ -51,7 +51,7 @@ def test_a_layer_of_the_depth_applies_those_of_its_group():
         assert own.layer_uses == tuple((i,) for i in range(layers))
 
 
-@pytest.mark.weekly
+@pytest.mark.slow
 def test_states_are_those_of_the_unshared_encoder_and_the_gradient_is_the_sum_over_uses():
     """The shared encoder, recomputed, has the dropout of every depth, too."""
     params = parameters.split(small_modules.made(models.make_encoder, SHARED))[1]

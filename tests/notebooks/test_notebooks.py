@@ -15,7 +15,7 @@ from tests import environments, marks
 
 ROOT = pathlib.Path(__file__).parents[2]
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
-EVERY_RUN = [it for it in NOTEBOOKS if it.stem != "finetune_and_serve"]
+SLOW = [it for it in NOTEBOOKS if it.stem != "finetune_and_serve"]
 BADGE = "https://colab.research.google.com/github/bertjax/bertjax/blob/main/notebooks/{}"
 MEGABYTE = 2**20
 
@@ -132,7 +132,7 @@ SMALLER = {
 }
 
 
-@pytest.mark.parametrize("path", marks.cases(NOTEBOOKS, slow=EVERY_RUN), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", marks.cases(NOTEBOOKS, slow=SLOW), ids=lambda path: path.stem)
 def test_a_notebook_runs_where_nothing_is_installed(path, clean, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     for value, smaller in SMALLER[path.stem].items():

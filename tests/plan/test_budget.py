@@ -223,7 +223,7 @@ def test_a_measured_batch_that_does_not_fit_is_halved(monkeypatch):
     assert rates.measured(make_config(), ON_CPU).note == "by steps of 8 of 32 rows"
 
 
-@pytest.mark.weekly
+@pytest.mark.slow
 def test_a_budget_on_this_machine_is_measured_and_printed(tmp_path):
     sizes = ("hidden_size=32", "num_hidden_layers=1", "intermediate_size=64")
     command = [sys.executable, "-m", "bertjax.plan", "--budget=30m", "--topology=cpu", "--json"]

@@ -193,7 +193,7 @@ def test_decisions_are_written_by_the_run_alone(records, tmp_path):
         train.prepare(config, tmp_path / "run")
 
 
-@pytest.mark.weekly
+@pytest.mark.slow
 def test_other_hours_of_a_run_that_has_begun_count_from_then_on(records, tmp_path, monkeypatch):
     Clock(monkeypatch, lambda step: 1.0)
     train.train(budget_config(records, 100 / 3600), tmp_path / "run")
