@@ -25,7 +25,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 partial_eval.DynamicJaxprTracer._origin_msg = lambda self: ""
 
 # Before JAX keeps a program it reads about all that it has kept, for its limit, under a lock: a
-# tenth of a second with 250 of them. The suites keep more than a thousand.
+# tenth of a second with 250 of them. The quick suite keeps hundreds.
 lru_cache.LRUCache._evict_if_needed = lambda self, *, additional_size=0: None
 
 import jax.numpy as jnp  # noqa: E402  the configuration must come before JAX starts
