@@ -1,7 +1,7 @@
 """Counts the instruction bundles of the attention kernels, for which XLA estimates no cycles.
 
     python benchmarks/kernel_bundles.py [--topology=v5e:2x2] [--length=512] [--window=64] \
-        [--packed] [--positions] [--rotary] [--rate=0.1]
+        [--packed] [--positions] [--rotary] [--terms] [--rate=0.1]
     python benchmarks/kernel_bundles.py --all
 
 Needs libtpu (`pip install 'bertjax[plan]'`) and no TPU. A bundle is what a core issues in a cycle,
@@ -32,7 +32,7 @@ import peer_step
 TOKENS = 8192  # of a device
 HEADS, HEAD_SIZE = 12, 64  # BERT-base
 # Those of the recipes: BERT's rows whole and packed; ModernBERT's global layers and windows; MASS's
-# targets, which are read from left to right by their positions.
+# targets, which are read from left to right by their positions; DeBERTa's terms by distance.
 CASES = (
     *(f"--length={length} {rest}" for length in (128, 512) for rest in ("", "--packed")),
     *(f"--length={length} --rate=0" for length in (128, 512)),
@@ -43,6 +43,8 @@ CASES = (
     *(f"--length=1024 --window=64 --rotary --rate=0 {rest}" for rest in ("", "--packed")),
     *(f"--length=1024 --window=64 {rest}" for rest in ("", "--rate=0")),
     "--length=256 --positions",
+    *(f"--length={length} --terms {rest}" for length in (128, 512) for rest in ("", "--packed")),
+    *(f"--length={length} --terms --rate=0" for length in (128, 512)),
 )
 
 
@@ -69,7 +71,7 @@ def compile_kernels(options: argparse.Namespace) -> None:
     import jax.numpy as jnp
 
     from bertjax.devices import sharding
-    from bertjax.models import visibility
+    from bertjax.models import relative, visibility
     from bertjax.models.kernels import pallas_attention, pallas_blocks
     from bertjax.plan import topologies
 
@@ -86,20 +88,25 @@ def compile_kernels(options: argparse.Namespace) -> None:
     tensor = array((options.length, HEADS, HEAD_SIZE), "bfloat16")
     seeds = (array((HEADS,), "uint32"),) * 2 if options.rate else None
     numbers = array((options.length,), "int32")
+    distances = (2 * options.length - 1, HEADS, HEAD_SIZE)
+    whole = jax.NamedSharding(mesh, jax.P())
+    table = jax.ShapeDtypeStruct(distances, jnp.bfloat16, sharding=whole)
+    terms = relative.Terms(table, table) if options.terms else None
 
-    def both(query, keys, values, numbers, seeds, grad):
+    def both(query, keys, values, numbers, seeds, terms, grad):
         features = {"sequence_ids" if options.packed else "input_mask": numbers}
         features |= {"positions": numbers} if options.positions else {}
         visible = visibility.of(features).narrowed(
             window=options.window or None, left_to_right=options.positions
         )
         forward = query, keys, values, visible, seeds
-        how = {"rate": options.rate, "rotary_base": 1e4 if options.rotary else None}
+        base = 1e4 if options.rotary else None
+        how: Any = {"rate": options.rate, "rotary_base": base, "terms": terms}
         made = pallas_attention.context(*forward, **how)
         return made, *pallas_attention.gradients(*forward, *made, grad, **how)
 
     with jax.set_mesh(mesh):
-        jax.jit(both).lower(tensor, tensor, tensor, numbers, seeds, tensor).compile()
+        jax.jit(both).lower(tensor, tensor, tensor, numbers, seeds, terms, tensor).compile()
 
 
 def counts(directory: pathlib.Path, scores: int) -> list[Count]:
@@ -138,7 +145,8 @@ def scores_of_step(options: argparse.Namespace) -> int:
     heads, cut = pallas_parts.LANES // HEAD_SIZE, tiles(options)
     if options.length in pallas_rows.LENGTHS and cut.chunk >= options.length:
         batch = TOKENS // options.length
-        rows = pallas_rows.rows_per_step(batch, options.length, jnp.dtype(jnp.bfloat16))
+        dtype = jnp.dtype(jnp.bfloat16)
+        rows = pallas_rows.rows_per_step(batch, options.length, dtype, has_terms=options.terms)
         return heads * rows * options.length**2
     return heads * cut.blocks * cut.block * cut.chunk
 
@@ -177,6 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--packed", action="store_true", help="several sequences a row")
     parser.add_argument("--positions", action="store_true", help="left to right by positions")
     parser.add_argument("--rotary", action="store_true", help="rotary positions")
+    parser.add_argument("--terms", action="store_true", help="DeBERTa's terms by distance")
     parser.add_argument("--rate", type=float, default=0.1, help="dropout of the weights")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--all", action="store_true", help="the table of bertjax.plan.hlo")

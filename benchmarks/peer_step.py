@@ -40,7 +40,7 @@ IGNORED_LABEL = -100
 FIRST_WORD_ID = 999  # ids below are [PAD], [unused] and the specials of the released vocabularies
 MASK_ID = 103  # [MASK] of the released vocabularies
 # Objectives whose rows may have padding: both sides leave it out of their losses.
-WITH_PADDING = ("bert", "roberta", "modernbert", "albert")
+WITH_PADDING = ("bert", "roberta", "modernbert", "deberta", "albert")
 WARM_UP_STEPS = 3
 LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 1e-4, 0.01, 1.0
 COMPILE_MODES = ("none", "default", "max-autotune", "max-autotune-no-cudagraphs")
@@ -209,6 +209,25 @@ def modernbert(job: Job) -> tuple[Any, Loss]:
     return model, lambda batch: model(**_inputs(batch), labels=batch["labels"]).loss
 
 
+def deberta(job: Job) -> tuple[Any, Loss]:
+    """DebertaV2ForMaskedLM with the relative attention of DeBERTa-v3."""
+    import transformers
+
+    config = transformers.DebertaV2Config(
+        **(sizes_of(job) | {"attn_implementation": "eager"}),  # it has no other
+        type_vocab_size=0,
+        layer_norm_eps=1e-7,
+        relative_attention=True,
+        position_buckets=256,
+        pos_att_type=["p2c", "c2p"],
+        share_att_key=True,
+        norm_rel_ebd="layer_norm",
+        position_biased_input=False,
+    )
+    model = transformers.DebertaV2ForMaskedLM(config)
+    return model, lambda batch: model(**_inputs(batch), labels=batch["labels"]).loss
+
+
 def albert(job: Job) -> tuple[Any, Loss]:
     """AlbertForPreTraining: masked tokens and the order of sentences."""
     import transformers
@@ -359,7 +378,10 @@ def distilbert(job: Job) -> tuple[Any, Loss]:
 # Name -> what makes its models of a job, and the loss of a batch of tensors.
 OBJECTIVES: dict[str, Callable[[Job], tuple[Any, Loss]]] = {
     it.__name__: it
-    for it in (bert, roberta, modernbert, albert, electra, spanbert, left_to_right, distilbert)
+    for it in (
+        *(bert, roberta, modernbert, deberta, albert),
+        *(electra, spanbert, left_to_right, distilbert),
+    )
 }
 
 

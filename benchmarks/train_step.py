@@ -65,6 +65,13 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         "model.window": 64,
         "model.global_every": 3,
     },
+    "deberta": WITHOUT_PAIRS
+    | {
+        "model.relative": "disentangled",
+        "model.position_embedding": "none",
+        "model.type_vocab_size": 0,
+        "model.layer_norm_eps": 1e-7,
+    },
     "albert": {
         "model.embedding_size": peer_step.ALBERT_EMBEDDING_SIZE,
         "model.num_hidden_groups": 1,

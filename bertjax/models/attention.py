@@ -19,7 +19,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import layers, plain_attention, relative, rotary
-from bertjax.models.kernels import cudnn_attention, pallas_attention
+from bertjax.models.kernels import cudnn_attention, pallas_attention, pallas_rows
 from bertjax.models.visibility import Visibility
 
 IMPLEMENTATIONS = ("auto", "xla", "pallas", "cudnn")
@@ -193,8 +193,8 @@ def attend(
     batch, length, heads, size = query.shape
     rate = 0.0 if key is None else dropout_rate
     is_one_row = keys.shape[1] == length
-    kernels = kernel_platforms(implementation, length, size, query.dtype, rate)
-    kernels = kernels if is_one_row and terms is None else ()
+    kernels = kernel_platforms(implementation, length, size, query.dtype, rate, terms)
+    kernels = kernels if is_one_row else ()
     if not kernels:
         if is_one_row and implementation in _TAKEN:
             _warn(implementation, length, has_terms=terms is not None)
@@ -207,13 +207,18 @@ def attend(
 
 
 def kernel_platforms(
-    implementation: str, length: int, head_size: int, dtype: jnp.dtype, rate: float
+    implementation: str,
+    length: int,
+    head_size: int,
+    dtype: jnp.dtype,
+    rate: float,
+    terms: relative.Terms | None = None,
 ) -> tuple[str, ...]:
     """Returns the platforms with kernels for rows of this length and heads of this size."""
     platforms = []
-    if implementation in ("auto", "pallas") and pallas_attention.takes(length, head_size):
+    if implementation in ("auto", "pallas") and pallas_attention.takes(length, head_size, terms):
         platforms.append(TPU)
-    is_cudnn = implementation in ("auto", "cudnn") and rate == 0.0
+    is_cudnn = implementation in ("auto", "cudnn") and rate == 0.0 and terms is None
     if is_cudnn and cudnn_attention.takes(length, head_size, dtype):
         platforms.append(CUDA)
     return tuple(platforms)
@@ -230,7 +235,10 @@ _TAKEN = {
 }
 
 
-_NO_TERMS = "scores without terms of distances (config.model.relative)"
+_NO_TERMS = (
+    "scores without terms of distances (config.model.relative), on a TPU also for disentangled ones "
+    f"in rows of {', '.join(map(str, pallas_rows.LENGTHS))} positions"
+)
 
 
 @functools.cache
@@ -278,7 +286,7 @@ def _forward(
     rate, kernels, base = options
     no_statistics = pallas_attention.no_statistics(query.shape, visible) if TPU in kernels else None
 
-    def plain(query, keys, values, visible, seeds) -> tuple[Array, Array | None]:
+    def plain(query, keys, values, visible, seeds, terms) -> tuple[Array, Array | None]:
         query, keys = rotary.both_turned(query, keys, visible.positions, base)
         arguments = (query, keys, values, visible, seeds, terms)
         return plain_attention.context(*arguments, rate=rate), no_statistics
@@ -286,17 +294,19 @@ def _forward(
     def cudnn(*arguments: Any) -> tuple[Array, Array | None]:
         return cudnn_attention.context(*arguments[:4], rotary_base=base), no_statistics
 
-    pallas = functools.partial(pallas_attention.context, rate=rate, rotary_base=base)
-    arguments = (query, keys, values, visible, seeds)
+    def pallas(*arguments: Any) -> tuple[Array, Array | None]:
+        *others, terms = arguments
+        return pallas_attention.context(*others, rate=rate, rotary_base=base, terms=terms)
+
+    arguments = (query, keys, values, visible, seeds, terms)
     context, statistics = _by_platform(kernels, arguments, plain, pallas, cudnn)
-    return context, (terms, *arguments, context, statistics)
+    return context, (*arguments, context, statistics)
 
 
 def _backward(options: _Options, saved: tuple[Any, ...], grad: Array) -> tuple[Any, ...]:
     rate, kernels, base = options
-    terms, arrays = saved[0], saved[1:]
 
-    def plain(query, keys, values, visible, seeds, context, statistics, grad):
+    def plain(query, keys, values, visible, seeds, terms, context, statistics, grad):
         turn = functools.partial(rotary.both_turned, positions=visible.positions, base=base)
         query, keys = turn(query, keys)
         of_query, of_keys, of_values, of_terms = plain_attention.gradients(
@@ -304,14 +314,17 @@ def _backward(options: _Options, saved: tuple[Any, ...], grad: Array) -> tuple[A
         )
         return *turn(of_query, of_keys, back=True), of_values, of_terms
 
-    def cudnn(query, keys, values, visible, seeds, context, statistics, grad):
+    def cudnn(query, keys, values, visible, seeds, terms, context, statistics, grad):
         gradients = cudnn_attention.gradients(query, keys, values, visible, grad, rotary_base=base)
         return *gradients, None
 
     def pallas(*arguments):
-        return *pallas_attention.gradients(*arguments, rate=rate, rotary_base=base), None
+        *first, terms, context, statistics, grad = arguments
+        return pallas_attention.gradients(
+            *(*first, context, statistics, grad), rate=rate, rotary_base=base, terms=terms
+        )
 
-    gradients = _by_platform(kernels, (*arrays, grad), plain, pallas, cudnn)
+    gradients = _by_platform(kernels, (*saved, grad), plain, pallas, cudnn)
     return *gradients, None, None
 
 

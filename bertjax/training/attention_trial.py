@@ -2,8 +2,8 @@
 
 A kernel is compiled by other means than the rest of a step, so another version of the compiler or
 another device may refuse it, or compute something else. The check runs on rows as long as the
-run's, with its heads, windows, rotary positions and order, forward and backward. On a GPU, whose
-kernels take no dropout, it has none, as in evaluation.
+run's, with its heads, windows, rotary positions, order and terms by distance, forward and backward.
+On a GPU, whose kernels take no dropout, it has none, as in evaluation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 
 from bertjax import jobs
 from bertjax.devices import sharding
-from bertjax.models import attention, encoder, placement, visibility
+from bertjax.models import attention, encoder, placement, relative, visibility
 from bertjax.tasks import base
 
 # The largest error of a position of a head, of the root mean square of all. Rounding to bfloat16
@@ -49,7 +49,7 @@ class _Rows:
         return (
             *(self.length, self.is_packed, self.head_size, sizes.num_attention_heads),
             *(sizes.window_of(layer), sizes.rotary_base_of(layer), self.left_to_right),
-            *(self.rate, sizes.dtype, self.has_order),
+            *(self.rate, sizes.dtype, self.has_order, sizes.relative),
         )
 
     @property
@@ -67,7 +67,18 @@ class _Rows:
     @property
     def kernel_platforms(self) -> tuple[str, ...]:
         dtype = jnp.dtype(self.encoder.dtype)
-        return attention.kernel_platforms("auto", self.length, self.head_size, dtype, self.rate)
+        sizes = self.length, self.head_size
+        return attention.kernel_platforms("auto", *sizes, dtype, self.rate, self.terms)
+
+    @property
+    def terms(self) -> relative.Terms | None:
+        """The shapes of the terms by distance."""
+        distances, heads = 2 * self.length - 1, self.encoder.num_attention_heads
+        table = jax.ShapeDtypeStruct((distances, heads, self.head_size), self.encoder.dtype)
+        bias = jax.ShapeDtypeStruct((heads, distances), jnp.float32)
+        kinds = {"disentangled": (table, table), "t5_bias": (None, None, bias)}
+        terms: Any = kinds.get(self.encoder.relative)
+        return terms and relative.Terms(*terms)
 
     def __str__(self) -> str:
         window = self.encoder.window_of(self.layer)
@@ -144,7 +155,7 @@ def _listed(errors: dict[str, float]) -> str:
 
 
 def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
-    """Returns the relative errors of the context and of the gradients of query, keys, values."""
+    """Returns the relative errors of the context and of the gradients, of terms too."""
     sizes, layer = rows.encoder, rows.layer
     count = ROWS_PER_DEVICE * mesh.shape[sharding.DATA]
     shape = (count, rows.length, sizes.num_attention_heads, rows.head_size)
@@ -152,7 +163,7 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
     # Every host gets the errors.
     @functools.partial(jax.jit, out_shardings=jax.sharding.NamedSharding(mesh, sharding.P()))
     def errors(inputs: dict[str, Any]) -> jax.Array:
-        draws = jax.random.split(jax.random.key(0), 5)
+        draws = jax.random.split(jax.random.key(0), 6)
         # By rows, as in a run: a large slice has many, and no device has room for all of them.
         *tensors, grad = (
             placement.constrain(
@@ -160,23 +171,28 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
             )
             for key in draws[:4]
         )
-        tensors[0] = tensors[0] * jnp.asarray(rows.head_size**-0.5, tensors[0].dtype)
+        scale = jnp.asarray(rows.head_size**-0.5, tensors[0].dtype)
+        tensors[0] = tensors[0] * scale
+        terms = jax.tree.map(
+            lambda it: jax.random.normal(draws[5], it.shape, it.dtype) * scale, rows.terms
+        )
         visible = visibility.of(inputs).narrowed(
             window=sizes.window_of(layer), left_to_right=rows.left_to_right
         )
 
         def context_and_gradients(implementation: str) -> tuple[jax.Array, ...]:
-            def attend(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+            def attend(query: Any, keys: Any, values: Any, terms: Any) -> jax.Array:
                 return attention.attend(
                     *(query, keys, values, visible),
+                    terms=terms,
                     dropout_rate=rows.rate,
                     key=draws[4],
                     implementation=implementation,
                     rotary_base=sizes.rotary_base_of(layer),
                 )
 
-            context, backward = jax.vjp(attend, *tensors)
-            return (context, *backward(grad))
+            context, backward = jax.vjp(attend, *tensors, terms)
+            return (context, *jax.tree.leaves(backward(grad)))
 
         pairs = zip(context_and_gradients("auto"), context_and_gradients("xla"), strict=True)
         return jnp.stack([_error(x, y) for x, y in pairs])
@@ -195,8 +211,9 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
             places = jnp.arange(rows.length, dtype=jnp.int32)
             order = jnp.where(places < rows.length // 2, 0, places)
             batch["order"] = jnp.broadcast_to(order, numbers.shape)
-        relative = np.asarray(errors(batch))
-    return dict(zip(("context", "query", "keys", "values"), relative.tolist(), strict=True))
+        found = np.asarray(errors(batch)).tolist()
+    names = ("context", "query", "keys", "values", "distances of queries", "distances of keys")
+    return dict(zip(names, found, strict=False))
 
 
 def _error(actual: jax.Array, expected: jax.Array) -> jax.Array:

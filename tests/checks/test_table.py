@@ -156,6 +156,11 @@ FINETUNED = {
 }  # fmt: skip
 
 
+def test_the_end_of_a_cosine_is_no_early_end():
+    falling = with_values("train/learning_rate", lambda s, v: 5e-4 * (1 + np.cos(np.pi * s / 1000)))
+    assert "learning rate ends early" not in dict(table.faults(run_of(falling)))
+
+
 def test_labels_are_the_likeliest_fault_of_a_run_that_learns_its_rows_and_nothing_else():
     def first_cause(loss):
         run = finetuned(loss, scores={"accuracy": 0.6, "loss": 1.4})

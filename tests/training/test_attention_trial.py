@@ -9,10 +9,11 @@ import pytest
 from bertjax import config as config_lib
 from bertjax import jobs, train
 from bertjax.devices import sharding
-from bertjax.models.kernels import pallas_attention
+from bertjax.models.kernels import pallas_attention, pallas_terms
 from bertjax.tasks import mixed_rows
 from bertjax.training import attention_trial, program
 from tests import small_records, small_runs
+from tests.models.kernels import test_pallas_attention
 
 
 def job_of(**changes):
@@ -61,6 +62,20 @@ def test_the_trial_turns_queries_and_keys_as_the_layers_do(kernels, mesh, monkey
     kernels(lambda *x, rotary_base, **options: right(*x, rotary_base=None, **options))
     assert not attention_trial.agrees(job_of(**ROTARY), mesh)
     assert "is off by" in caplog.text
+
+
+@pytest.mark.slow
+def test_the_trial_has_the_terms_by_distance_of_the_layers(kernels, mesh, monkeypatch, caplog):
+    """A kernel that leaves them out is found; terms without a kernel are not tried."""
+    terms = {"relative": "disentangled", "position_embedding": "none"}
+    right = pallas_attention.context
+    monkeypatch.setattr(pallas_terms.pltpu, "roll", test_pallas_attention.rolled)
+    assert attention_trial.agrees(job_of(**terms), mesh)
+    kernels(lambda *x, terms, **options: right(*x, terms=None, **options))
+    assert not attention_trial.agrees(job_of(**terms), mesh)
+    caplog.clear()
+    assert attention_trial.agrees(job_of(relative="t5_bias"), mesh)
+    assert not caplog.text
 
 
 def test_what_is_tried_are_all_lengths_encoders_and_windows_of_the_run_once():

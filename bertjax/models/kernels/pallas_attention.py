@@ -22,8 +22,9 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from bertjax.models import layers, placement, rotary
-from bertjax.models.kernels import pallas_blocks, pallas_parts, pallas_rows
+from bertjax.models.kernels import pallas_blocks, pallas_parts, pallas_rows, pallas_terms
 from bertjax.models.kernels.pallas_parts import Operands
+from bertjax.models.relative import Terms
 from bertjax.models.visibility import Visibility
 
 MIN_LENGTH = 128
@@ -34,10 +35,13 @@ HEAD_SIZES = (32, 64, 128)
 _TENSORS = P(placement.DATA, None, placement.TENSOR)
 _BY_HEAD = P(placement.DATA, placement.TENSOR)
 _ROWS = P(placement.DATA)
+_TABLES = P(None, placement.TENSOR)  # [distances, heads, head]
 
 
-def takes(length: int, head_size: int) -> bool:
+def takes(length: int, head_size: int, terms: Terms | None = None) -> bool:
     """Returns whether the kernels take rows of this length with heads of this size."""
+    if terms is not None and not (length in pallas_rows.LENGTHS and pallas_terms.takes(terms)):
+        return False
     return MIN_LENGTH <= length <= MAX_LENGTH and head_size in HEAD_SIZES
 
 
@@ -50,6 +54,7 @@ def context(
     *,
     rate: float,
     rotary_base: rotary.Base | None = None,
+    terms: Terms | None = None,
     interpret: bool = False,
 ) -> tuple[Float[Array, "batch length heads head"], Array | None]:
     """Returns the same as `attention.attend`, and the statistics that `gradients` needs.
@@ -64,6 +69,7 @@ def context(
         query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)
         run = functools.partial(pallas_rows.context, **options)
         operands = _operands((query, keys, values), visible, seeds)
+        operands = operands._replace(terms=pallas_terms.tables(terms, is_backward=False))
         return _per_device(run, [_TENSORS], operands)[0], None
     run = functools.partial(pallas_blocks.context, **options)
     operands = _operands((query, keys, values), visible, seeds, rotary_base=rotary_base)
@@ -93,9 +99,10 @@ def gradients(
     *,
     rate: float,
     rotary_base: rotary.Base | None = None,
+    terms: Terms | None = None,
     interpret: bool = False,
-) -> tuple[Array, Array, Array]:
-    """Returns the gradients of query, keys and values from the results of `context`.
+) -> tuple[Array, Array, Array, Terms | None]:
+    """Returns the gradients of query, keys, values and terms from the results of `context`.
 
     Short rows do not read the context: they compute their softmax again as a whole.
     """
@@ -106,13 +113,16 @@ def gradients(
         turn = functools.partial(rotary.both_turned, positions=visible.positions, base=rotary_base)
         run = functools.partial(pallas_rows.gradients, **options)
         operands = _operands((*turn(query, keys), values, grad), visible, seeds)
-        of_query, of_keys, of_values = _per_device(run, out, operands)
-        return *turn(of_query, of_keys, back=True), of_values
+        operands = operands._replace(terms=pallas_terms.tables(terms, is_backward=True))
+        out += [_TENSORS] * len(operands.terms[2:])
+        of_query, of_keys, of_values, *sums = _per_device(run, out, operands)
+        of_terms = pallas_terms.of_tables(sums, terms)
+        return *turn(of_query, of_keys, back=True), of_values, of_terms
     run = functools.partial(pallas_blocks.gradients, **options)
     tensors = (query, keys, values, context, grad)
     operands = _operands(tensors, visible, seeds, statistics=statistics, rotary_base=rotary_base)
     of_query, of_keys, of_values = _per_device(run, out, operands)
-    return of_query, of_keys, of_values
+    return of_query, of_keys, of_values, None
 
 
 def _operands(
@@ -147,7 +157,8 @@ def _per_device(
 ) -> list[Array]:
     """Runs `run` on each device's rows and heads."""
     has_rows = operands.tables and operands.tables[0].shape[0] > 1
-    specs = (_TENSORS, _BY_HEAD, _ROWS if has_rows else P(), _ROWS, _BY_HEAD)  # of each part
+    tables = _ROWS if has_rows else P()
+    specs = (_TENSORS, _BY_HEAD, tables, _ROWS, _BY_HEAD, _TABLES)  # of each part
 
     def on_device(*arrays: Array) -> list[Array]:
         left = iter(arrays)
@@ -175,6 +186,7 @@ def _whole_lanes(run: Callable[[Operands], list[Array]], operands: Operands) -> 
             tensors=padded(operands.tensors, 2),
             statistics=padded(operands.statistics, 1),
             seeds=padded(operands.seeds, 1),
+            terms=padded(operands.terms, 1),
         )
     )
     return [x[:, :, :heads] if x.ndim == 4 else x[:, :heads] for x in arrays]

@@ -16,8 +16,8 @@ from jax import export as jax_export
 from jax._src import core
 
 from bertjax.devices import sharding
-from bertjax.models import attention, encoder
-from bertjax.models.kernels import pallas_attention, pallas_blocks, pallas_parts
+from bertjax.models import attention, encoder, relative
+from bertjax.models.kernels import pallas_attention, pallas_blocks, pallas_parts, pallas_terms
 from tests import small_modules
 from tests.models import attention_cases
 from tests.models.attention_cases import RATE
@@ -37,6 +37,13 @@ def interpreted(monkeypatch):
         kernel = functools.partial(getattr(pallas_attention, name), interpret=True)
         monkeypatch.setattr(pallas_attention, name, kernel)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, tpu, default: tpu(*x))
+
+
+def rolled(x, shift, axis, *, stride, stride_axis):
+    """As the rotation of a core: its own interpretation takes minutes to compile."""
+    assert (axis, stride_axis) == (1, 0)
+    rows, places = (jax.lax.broadcasted_iota(jnp.int32, x.shape, axis) for axis in (0, 1))
+    return jnp.take_along_axis(x, (places - shift - stride * rows) % x.shape[1], axis=1)
 
 
 def assert_is_definition(rows, **options):
@@ -106,6 +113,46 @@ def test_long_rows_and_windows_are_the_definition(
     if is_packed:
         rows = attention_cases.packed(2, length, **options)
     assert_is_definition(rows, heads=2, size=64, rate=rate, rotary_base=rotary_base)
+
+
+def test_a_core_rotates_each_row_one_place_further():
+    x = jnp.arange(4 * 128, dtype=jnp.float32).reshape(4, 128)
+    options = {"shift": 100, "axis": 1, "stride": 1, "stride_axis": 0}
+    rotate = jax.jit(lambda x: pallas_terms.pltpu.roll(x, **options))
+    np.testing.assert_array_equal(rotate(x), rolled(x, **options))
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(
+    ("batch", "length", "heads", "size", "is_packed"),
+    [
+        (2, 128, 1, 128, True),
+        # Two grid steps of rows add to a table's gradient, and heads do not fill the lanes.
+        pytest.param(10, 128, 3, 64, False, marks=SLOW),
+        pytest.param(2, 384, 4, 32, True, marks=pytest.mark.weekly),
+    ],
+)
+def test_terms_by_distance_are_those_of_plain_jax(
+    batch, length, heads, size, is_packed, monkeypatch
+):
+    monkeypatch.setattr(pallas_terms.pltpu, "roll", rolled)
+    rows = (attention_cases.packed if is_packed else attention_cases.padded)(batch, length)
+    rng = np.random.default_rng(3)
+    tables = rng.normal(size=(2, 2 * length - 1, heads, size)).astype(np.float32)
+    tensors = rng.normal(size=(4, batch, length, heads, size)).astype(np.float32) / 4
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(implementation, tensors, tables):
+        def attend(query, keys, values, terms):
+            return attention.attend(
+                *(query, keys, values, rows.visible), dropout_rate=RATE, key=attention_cases.KEY,
+                implementation=implementation, terms=terms,
+            )  # fmt: skip
+
+        context, pull = jax.vjp(attend, *tensors[:3], relative.Terms(*tables))
+        return context, *jax.tree.leaves(pull(tensors[3]))
+
+    attention_cases.assert_close(run("pallas", tensors, tables), run("xla", tensors, tables))
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -206,17 +253,17 @@ def test_elsewhere_plain_jax_takes_the_place_of_the_kernels(platform):
 COMPILE_ALL = """
 import jax, jax.numpy as jnp
 from bertjax.devices import sharding
-from bertjax.models import visibility
+from bertjax.models import relative, visibility
 from bertjax.models.kernels import pallas_attention, pallas_rows
 from bertjax.plan import topologies
 
 mesh = sharding.make_mesh(topologies.devices(topologies.parse("v5e:2x2"))[:1], data=1, tensor=1)
-rows = sharding.batch_sharding(mesh)
+rows, whole = sharding.batch_sharding(mesh), jax.NamedSharding(mesh, jax.P())
 
-def both(seeds, query, keys, values, grad, visible):
+def both(seeds, query, keys, values, grad, visible, terms):
     arguments = (query, keys, values, visible, seeds)
-    made = pallas_attention.context(*arguments, rate=0.1)
-    return made, pallas_attention.gradients(*arguments, *made, grad, rate=0.1)
+    made = pallas_attention.context(*arguments, rate=0.1, terms=terms)
+    return made, pallas_attention.gradients(*arguments, *made, grad, rate=0.1, terms=terms)
 
 # The widest type with every head at the longest short rows, then every length with one head.
 longest = pallas_rows.LENGTHS[-1]
@@ -224,15 +271,22 @@ cases = [("float32", *head, longest, True) for head in ((8, 32), (4, 64), (3, 64
 cases += [("bfloat16", 8, 32, longest, True), ("float32", 2, 128, longest, False)]
 cases += [("bfloat16", 4, 64, length, False) for length in (*pallas_rows.LENGTHS, 640)]
 cases += [("float32", 3, 64, 640, False), ("bfloat16", 2, 128, 128, True)]
-for dtype, heads, size, length, is_packed in cases:
+cases = [(*case, False) for case in cases] + [
+    ("float32", 4, 64, longest, True, True), ("float32", 8, 32, longest, True, True),
+    *(("bfloat16", 4, 64, length, True, True) for length in pallas_rows.LENGTHS),
+]
+for dtype, heads, size, length, is_packed, has_terms in cases:
     def array(*shape, dtype=dtype):
         return jax.ShapeDtypeStruct((16, *shape), jnp.dtype(dtype), sharding=rows)
     tensor, word = array(length, heads, size), array(heads, dtype="uint32")
     is_real, numbers = array(length, dtype="bool"), array(length, dtype="int32")
-    packed = {"sequence_ids": numbers, "positions": numbers, "window": 64, "left_to_right": True}
+    table = jax.ShapeDtypeStruct((2 * length - 1, heads, size), tensor.dtype, sharding=whole)
+    packed = {"sequence_ids": numbers, "positions": numbers, "left_to_right": True}
+    packed["window"] = None if has_terms else 64
     visible = visibility.Visibility(is_real, **(packed if is_packed else {}))
     with jax.set_mesh(mesh):
-        jax.jit(both).lower((word, word), *[tensor] * 4, visible).compile()
+        terms = relative.Terms(table, table) if has_terms else None
+        jax.jit(both).lower((word, word), *[tensor] * 4, visible, terms).compile()
 """
 
 
