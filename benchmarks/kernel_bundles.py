@@ -90,7 +90,7 @@ def compile_kernels(options: argparse.Namespace) -> None:
     numbers = array((options.length,), "int32")
     distances = (2 * options.length - 1, HEADS, HEAD_SIZE)
     whole = jax.NamedSharding(mesh, jax.P())
-    table = jax.ShapeDtypeStruct(distances, jnp.bfloat16, sharding=whole)
+    table: Any = jax.ShapeDtypeStruct(distances, jnp.bfloat16, sharding=whole)
     terms = relative.Terms(table, table) if options.terms else None
 
     def both(query, keys, values, numbers, seeds, terms, grad):

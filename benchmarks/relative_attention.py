@@ -1,20 +1,23 @@
 """Attention of one layer, forward and backward, with DeBERTa's terms by distance made in some ways.
 
-    python -m benchmarks.relative_attention [--length=512] [--rows=16] [--terms=tiles]
+    python -m benchmarks.relative_attention [--length=512] [--rows=16] [--terms=kernel]
     python -m benchmarks.relative_attention --here --rows=8 --rounds=7
 
-`skew` is what all platforms but a TPU get, `tiles` what a TPU gets, `gather` is as in the released
-code: products with the 512 rows of the table, and the entry of each pair is looked up; `none` has
-no terms. Attention has 12 heads of 64 and dropout of 0.1.
+`kernel` is what a TPU gets for rows of its lengths, `tiles` what it gets for others, `skew` what
+all other platforms get. `gather` is as in the released code: products with the 512 rows of the
+table, and the entry of each pair is looked up. `none` has no terms. Attention has 12 heads of 64
+and dropout of 0.1.
 
 Without --here libtpu (extra `plan`) compiles for one TPU chip, in bfloat16, and nothing is run:
-cycles are the compiler's estimates, and parts without one are listed with the bytes that they read
-and write. With --here all but tiles take turns on this machine, in float32.
+cycles are the compiler's estimates and the kernels' bundles, and parts without one are listed with
+the bytes that they read and write. With --here gather, skew and none take turns on this machine, in
+float32.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -37,37 +40,34 @@ def gathered(query: jax.Array, keys: jax.Array, terms: relative.Terms) -> jax.Ar
     """Returns the terms as the released code has them; each table has a row for each bucket."""
     distances = np.subtract.outer(np.arange(query.shape[1]), np.arange(keys.shape[1]))
     bucket = relative_tables.log_buckets(distances, BUCKETS, SPAN)[None, None]
-    to_keys = jnp.einsum("BLHK,DHK->BHLD", query, terms.of_key)
-    to_queries = jnp.einsum("BSHK,DHK->BHSD", keys, terms.of_query)
+    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    to_keys = product("BLHK,DHK->BHLD", query, terms.of_key)
+    to_queries = product("BSHK,DHK->BHSD", keys, terms.of_query)
     swapped = jnp.swapaxes(bucket, -1, -2)
     return jnp.take_along_axis(to_keys, bucket, -1) + jnp.swapaxes(
         jnp.take_along_axis(to_queries, swapped, -1), -1, -2
     )
 
 
-def of_distances(way: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a way that looks the buckets' rows up first, one for each distance."""
-
-    def scores(query: jax.Array, keys: jax.Array, terms: relative.Terms) -> jax.Array:
-        distances = np.arange(query.shape[1] - 1, -query.shape[1], -1)
-        wanted = relative_tables.log_buckets(distances, BUCKETS, SPAN)
-        of_key, of_query = terms.of_key, terms.of_query
-        assert of_key is not None and of_query is not None
-        return way(query, keys, relative.Terms(of_key[wanted], of_query[wanted]))
-
-    return scores
-
-
-WAYS = {
-    "none": None,
+# Function that makes the terms in plain JAX.
+WAYS: dict[str, Callable[..., Any]] = {
+    "none": relative.scores,
     "gather": gathered,
-    "skew": of_distances(relative._of_tables),
-    "tiles": of_distances(relative._tiled),
+    "skew": relative._of_tables,
+    "tiles": relative._tiled,
+    "kernel": relative.scores,
 }
 
 
-def step_of(way: Callable[..., Any] | None) -> Callable[..., Any]:
+def step_of(name: str) -> Callable[..., Any]:
     """Returns the step: the context, and the gradients of all that it is made of."""
+
+    def terms_of(tables: tuple[jax.Array, jax.Array], length: int) -> relative.Terms | None:
+        if name in ("none", "gather"):
+            return relative.Terms(*tables) if name == "gather" else None
+        distances = np.arange(length - 1, -length, -1)
+        wanted = relative_tables.log_buckets(distances, BUCKETS, SPAN)
+        return relative.Terms(*(table[wanted] for table in tables))
 
     def step(query, keys, values, tables, mask, grad, seed):
         visible = visibility.of({"input_mask": mask})
@@ -77,10 +77,11 @@ def step_of(way: Callable[..., Any] | None) -> Callable[..., Any]:
                 *(query, keys, values, visible),
                 dropout_rate=0.1,
                 key=jax.random.wrap_key_data(seed),
-                terms=relative.Terms(*tables) if way else None,
+                implementation="pallas" if name == "kernel" else "xla",
+                terms=terms_of(tables, query.shape[1]),
             )
 
-        with mock.patch.multiple(relative, scores=way, between=lambda terms, *_: terms):
+        with mock.patch.multiple(relative, scores=WAYS[name], between=lambda terms, *_: terms):
             found, pull = jax.vjp(context, query, keys, values, tables)
             return found, pull(grad)
 
@@ -103,7 +104,7 @@ def compiled_for_tpu(options: argparse.Namespace) -> None:
         lambda it: jax.ShapeDtypeStruct(it.shape, it.dtype, sharding=device),
         shapes(options, jnp.bfloat16),
     )
-    compiled = jax.jit(step_of(WAYS[options.terms])).lower(*placed).compile()
+    compiled = jax.jit(step_of(options.terms)).lower(*placed).compile()
     analysis = hlo.analyze(str(compiled.as_text()))
     memory: Any = compiled.memory_analysis()
     print(f"cycles         {analysis.cycles / 1e6:.2f} M")
@@ -112,7 +113,7 @@ def compiled_for_tpu(options: argparse.Namespace) -> None:
 
 
 def timed_here(options: argparse.Namespace) -> None:
-    """Prints the median of the times of each way, in turns, and its range over that of none."""
+    """Prints the median of the times of each way, in turns, and the ratios to none."""
     rng = np.random.default_rng(0)
 
     def filled(it: jax.ShapeDtypeStruct) -> Any:
@@ -121,7 +122,7 @@ def timed_here(options: argparse.Namespace) -> None:
         return jnp.ones(it.shape, it.dtype)
 
     arguments = jax.tree.map(filled, shapes(options, jnp.float32))
-    steps = {name: jax.jit(step_of(WAYS[name])) for name in ("none", "gather", "skew")}
+    steps = {name: jax.jit(step_of(name)) for name in ("none", "gather", "skew")}
     times: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(-1, options.rounds):  # the first compiles
         for name, step in steps.items():
@@ -142,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Attention of one layer with terms by distance.")
     parser.add_argument("--length", type=int, default=512, help="tokens of a row")
     parser.add_argument("--rows", type=int, default=16, help="rows of the batch, or of a chip")
-    parser.add_argument("--terms", default="tiles", choices=WAYS, help="which to compile")
+    parser.add_argument("--terms", default="kernel", choices=WAYS, help="which to compile")
     parser.add_argument("--here", action="store_true", help="time them on this machine's device")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each, with --here")
     options = parser.parse_args()

@@ -39,7 +39,7 @@ TRIVIAL_ACCURACY = 0.97
 PAIR_CHANCE = math.log(2)
 LEAST_PASSES, MOST_PASSES = 0.25, 100.0
 MISSING_RATIO, MISSING_DEVIATIONS = 1.5, 5.0
-# Of the steps, before which the learning rate should not be gone: a cosine is below 1% from 93.6% on.
+# The share of the steps before which the rate should not be gone: a cosine has 1% of it at 93.6%.
 ENDED_SHARE = 0.9
 SHORT, SHORT_MARGIN = 1000, 0.1  # steps, and nats below the unigram loss that they should reach
 # The first parts of the paths of heads that no pretraining has.

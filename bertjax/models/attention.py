@@ -236,8 +236,8 @@ _TAKEN = {
 
 
 _NO_TERMS = (
-    "scores without terms of distances (config.model.relative), on a TPU also for disentangled ones "
-    f"in rows of {', '.join(map(str, pallas_rows.LENGTHS))} positions"
+    "scores without terms of distances (config.model.relative); on a TPU also for disentangled "
+    f"ones in rows of {', '.join(map(str, pallas_rows.LENGTHS))} positions"
 )
 
 
@@ -284,7 +284,9 @@ def _forward(
 ) -> tuple[Array, tuple[Any, ...]]:
     """Returns the context and the residuals for the backward pass (incl. softmax statistics)."""
     rate, kernels, base = options
-    no_statistics = pallas_attention.no_statistics(query.shape, visible) if TPU in kernels else None
+    no_statistics = None
+    if TPU in kernels:
+        no_statistics = pallas_attention.no_statistics(query.shape, visible, terms)
 
     def plain(query, keys, values, visible, seeds, terms) -> tuple[Array, Array | None]:
         query, keys = rotary.both_turned(query, keys, visible.positions, base)
@@ -294,9 +296,10 @@ def _forward(
     def cudnn(*arguments: Any) -> tuple[Array, Array | None]:
         return cudnn_attention.context(*arguments[:4], rotary_base=base), no_statistics
 
-    def pallas(*arguments: Any) -> tuple[Array, Array | None]:
-        *others, terms = arguments
-        return pallas_attention.context(*others, rate=rate, rotary_base=base, terms=terms)
+    def pallas(query, keys, values, visible, seeds, terms) -> tuple[Array, Array | None]:
+        return pallas_attention.context(
+            query, keys, values, visible, seeds, rate=rate, rotary_base=base, terms=terms
+        )
 
     arguments = (query, keys, values, visible, seeds, terms)
     context, statistics = _by_platform(kernels, arguments, plain, pallas, cudnn)
@@ -318,11 +321,11 @@ def _backward(options: _Options, saved: tuple[Any, ...], grad: Array) -> tuple[A
         gradients = cudnn_attention.gradients(query, keys, values, visible, grad, rotary_base=base)
         return *gradients, None
 
-    def pallas(*arguments):
-        *first, terms, context, statistics, grad = arguments
+    def pallas(query, keys, values, visible, seeds, terms, *others):
         return pallas_attention.gradients(
-            *(*first, context, statistics, grad), rate=rate, rotary_base=base, terms=terms
-        )
+            *(query, keys, values, visible, seeds, *others),
+            rate=rate, rotary_base=base, terms=terms,
+        )  # fmt: skip
 
     gradients = _by_platform(kernels, (*saved, grad), plain, pallas, cudnn)
     return *gradients, None, None

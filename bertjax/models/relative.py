@@ -67,9 +67,9 @@ def scores(
 ) -> Float[Array, "batch heads queries keys"]:
     """Returns the sum of the terms for each pair, in float32.
 
-    The terms have a row for each distance of these queries and keys, the largest first. A TPU has
-    no fast way to shift the rows of a matrix by different numbers: there the products with tables
-    are shifted by further products, tile by tile.
+    The terms have a row for each distance of these queries and keys, the largest first. On a TPU a
+    shift of rows by different numbers is fast in a kernel alone (`kernels.pallas_terms`): for rows
+    without one the products with tables are shifted by further products, tile by tile.
     """
     total: Any = 0.0
     rows, columns = query.shape[1], keys.shape[1]

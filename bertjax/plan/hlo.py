@@ -62,8 +62,9 @@ _NO_ESTIMATE = 2**63 - 1  # cycles of fusions whose cost the compiler could not 
 # Kernel without its direction (`pallas_parts.name_of`) -> instruction bundles of 1,000 scores,
 # forward and backward: one cycle each without stalls, so about a lower bound, like the compiler's
 # estimates. Source: benchmarks/kernel_bundles.py --all, v5e:2x2, heads of 64, bfloat16, libtpu
-# 0.0.42.1, 2026-11-23; those with dropout 2026-11-25, with positions too 2026-11-28. Rows of 512
-# take 1.01 and 0.99 times as many on v5p, 0.86 and 0.79 on v6e. Only shapes of recipes are here.
+# 0.0.42.1, 2026-11-23; those with dropout 2026-11-25, with positions too 2026-11-28, with terms
+# 2026-11-30. Rows of 512 take 1.01 and 0.99 times as many on v5p, 0.86 and 0.79 on v6e. Only shapes
+# of recipes are here.
 KERNEL_BUNDLES: dict[str, tuple[float, float]] = {
     "attention_rows_128_dropout": (9.04, 15.04),
     "attention_rows_128_pairs_dropout": (10.49, 16.29),
@@ -76,6 +77,12 @@ KERNEL_BUNDLES: dict[str, tuple[float, float]] = {
     "attention_rows_256_pairs_positions_dropout": (8.22, 13.99),
     "attention_rows_384_dropout": (7.25, 13.38),
     "attention_rows_512_pairs": (5.63, 12.14),
+    "attention_rows_128_terms_dropout": (21.46, 60.62),
+    "attention_rows_128_terms_pairs_dropout": (23.09, 61.23),
+    "attention_rows_512_terms_dropout": (15.79, 39.24),
+    "attention_rows_512_terms_pairs_dropout": (16.40, 39.70),
+    "attention_rows_128_terms": (20.99, 59.05),
+    "attention_rows_512_terms": (13.87, 38.28),
     "attention_blocks_512_dropout": (6.98, 12.43),
     "attention_blocks_512_pairs_dropout": (8.00, 12.70),
     "attention_blocks_512": (5.46, 11.50),

@@ -317,8 +317,11 @@ def resolve(
 
 def check_attention(config: ml_collections.ConfigDict, device_kind: str) -> None:
     """Raises a ValueError if the attention kernel cannot be compiled for this kind of device."""
-    if config.model.attention == "pallas" and device_kind in TOO_OLD_FOR_KERNELS:
-        must = f"'xla' on {device_kind}, since the kernel needs a TPU v4 or a newer one"
+    has_terms = config.model.relative == "disentangled"  # whose kernels shift rows, as v4 cannot
+    too_old = SLOW_WITH_KERNELS if has_terms else TOO_OLD_FOR_KERNELS
+    if config.model.attention == "pallas" and device_kind in too_old:
+        oldest = "v5" if has_terms else "v4"
+        must = f"'xla' on {device_kind}, since the kernel needs a TPU {oldest} or a newer one"
         raise faults_lib.wrong("config.model.attention", config.model.attention, must)
 
 

@@ -230,6 +230,10 @@ def test_the_attention_kernel_is_for_tpu_v4_and_newer():
     program.check_attention(config, "TPU v4")
     with pytest.raises(ValueError, match="attention is 'pallas'; it must be 'xla' on TPU v3"):
         program.check_attention(config, "TPU v3")
+    config.model.relative = "disentangled"
+    program.check_attention(config, "TPU v5 lite")
+    with pytest.raises(ValueError, match="on TPU v4, since the kernel needs a TPU v5"):
+        program.check_attention(config, "TPU v4")
 
 
 def test_presets_reach_the_compiler_of_the_step(monkeypatch):

@@ -39,7 +39,7 @@ _TABLES = P(None, placement.TENSOR)  # [distances, heads, head]
 
 
 def takes(length: int, head_size: int, terms: Terms | None = None) -> bool:
-    """Returns whether the kernels take rows of this length with heads of this size."""
+    """Returns whether the kernels take rows of this length with heads of this size and terms."""
     if terms is not None and not (length in pallas_rows.LENGTHS and pallas_terms.takes(terms)):
         return False
     return MIN_LENGTH <= length <= MAX_LENGTH and head_size in HEAD_SIZES
@@ -65,7 +65,7 @@ def context(
     """
     rule = pallas_parts.MaskRule.of(visible)
     options = {"rule": rule, "rate": rate, "interpret": interpret}
-    if _is_short(query.shape[1], rule):
+    if _is_short(query.shape[1], rule, terms):
         query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)
         run = functools.partial(pallas_rows.context, **options)
         operands = _operands((query, keys, values), visible, seeds)
@@ -77,11 +77,13 @@ def context(
     return context, statistics
 
 
-def no_statistics(shape: tuple[int, ...], visible: Visibility) -> Array | None:
+def no_statistics(
+    shape: tuple[int, ...], visible: Visibility, terms: Terms | None = None
+) -> Array | None:
     """Returns zeros in the shape of the statistics, for platforms that do not use them."""
     batch, length, heads, _ = shape
     rule = pallas_parts.MaskRule.of(visible)
-    if _is_short(length, rule):
+    if _is_short(length, rule, terms):
         return None
     padded = pallas_blocks.tiles(length, rule.window).length
     return jnp.zeros((batch, heads, padded), jnp.float32)
@@ -145,11 +147,14 @@ def _operands(
     )
 
 
-def _is_short(length: int, rule: pallas_parts.MaskRule) -> bool:
-    """Returns whether `pallas_rows` takes the row: if a window's chunk is not shorter than it."""
+def _is_short(length: int, rule: pallas_parts.MaskRule, terms: Terms | None) -> bool:
+    """Returns whether `pallas_rows` takes the row: if a window's chunk is not shorter than it.
+
+    Terms are there alone.
+    """
     if length not in pallas_rows.LENGTHS:
         return False
-    return pallas_blocks.tiles(length, rule.window).chunk >= length
+    return terms is not None or pallas_blocks.tiles(length, rule.window).chunk >= length
 
 
 def _per_device(

@@ -34,7 +34,7 @@ def context(operands: Operands, *, rule: MaskRule, rate: float, interpret: bool)
 def gradients(operands: Operands, *, rule: MaskRule, rate: float, interpret: bool) -> list[Array]:
     """Returns the gradients of query, keys and values, given the context's as the last tensor.
 
-    If there are tables, those of the reversed ones follow: [1, 2 x length, heads, head], float32.
+    The gradients of reversed tables, if there are any, follow: float32 [1, 2 x length, heads, head].
     """
     kernel = functools.partial(_backward_kernel, rule=rule, rate=rate)
     return _run(kernel, _name("backward", operands, rule), 3, operands, interpret)
@@ -94,9 +94,7 @@ def _run(
     ]
 
 
-def rows_per_step(
-    batch: int, length: int, dtype: jnp.dtype, *, has_terms: bool = False
-) -> int:
+def rows_per_step(batch: int, length: int, dtype: jnp.dtype, *, has_terms: bool = False) -> int:
     """Returns the number of rows in a grid step, with the number of scores of a row of MAX_LENGTH.
 
     In float32 and with terms it is half of that, to fit into the core's memory.
@@ -167,7 +165,7 @@ def _backward_kernel(
         pl.when(pl.program_id(1) == 0)(lambda: _clear(grad_table_refs))
 
     def gradients_of(units: list[_Unit]) -> tuple[list[Array], ...]:
-        """Returns those of query (transposed; by the terms, if there are), keys and values."""
+        """Returns the gradients of query (transposed, then by the terms), keys and values."""
         dtype = query_ref.dtype
         exponentials, totals = _exponentials(query_ref, keys_ref, tables, biases, units)
         # Scaled for dropout here, once: each gradient has the probabilities as a factor.
@@ -181,17 +179,14 @@ def _backward_kernel(
             for u, x in zip(units, weights, strict=True)
         ]
         grad_weights = [
-            pallas_parts.dot(
-                values_ref[u.row], pallas_parts.only(u.lanes, grad_ref[u.row]), (1, 1)
-            )
+            pallas_parts.dot(values_ref[u.row], pallas_parts.only(u.lanes, grad_ref[u.row]), (1, 1))
             for u in units
         ]
         grad_weights = _masked(grad_weights, seeds, units, rate)
         products = [p * x for p, x in zip(probabilities, grad_weights, strict=True)]
         sums = [x.sum(axis=0, keepdims=True) * (1 - rate) for x in products]
         grad_scores = [
-            (x - p * s).astype(dtype)
-            for x, p, s in zip(products, probabilities, sums, strict=True)
+            (x - p * s).astype(dtype) for x, p, s in zip(products, probabilities, sums, strict=True)
         ]
         transposed_grad_query = [
             pallas_parts.dot(transposed_keys[u.row][u.of_head], x, (1, 0))
@@ -258,8 +253,10 @@ def _of_head(query_ref: Any, keys_ref: Any, unit: _Unit) -> tuple[Array, Array]:
     return query, keys
 
 
-def _write(ref: Any, units: list[_Unit], by_unit: Sequence[Array], *, is_added: bool = False) -> None:
-    """Writes each unit's lanes of its array [length, lanes], or adds them to what is there."""
+def _write(
+    ref: Any, units: list[_Unit], by_unit: Sequence[Array], *, is_added: bool = False
+) -> None:
+    """Writes each unit's lanes of its array [length, lanes], or adds them."""
     for row in range(ref.shape[0]):
         mine = [(u.lanes, x) for u, x in zip(units, by_unit, strict=True) if u.row == row]
         whole = mine[0][1]
@@ -318,9 +315,7 @@ def _exponentials(
         for u in units
     ]
     if tables:
-        terms = [
-            pallas_terms.scores(*_of_head(query_ref, keys_ref, u), *tables[:2]) for u in units
-        ]
+        terms = [pallas_terms.scores(*_of_head(query_ref, keys_ref, u), *tables[:2]) for u in units]
         scores = [x + more for x, more in zip(scores, terms, strict=True)]
     exponentials = [jnp.exp(x - x.max(axis=0, keepdims=True)) for x in scores]
     return exponentials, [x.sum(axis=0, keepdims=True) for x in exponentials]

@@ -22,7 +22,7 @@ from bertjax.models.relative import TILE, Terms
 
 
 def takes(terms: Terms | None) -> bool:
-    """Returns whether there is code for the terms: no term, or those of both tables."""
+    """Returns whether there is code for the terms: none at all, or both tables."""
     return terms is None or (
         terms.of_key is not None and terms.of_query is not None and terms.bias is None
     )
@@ -31,7 +31,7 @@ def takes(terms: Terms | None) -> bool:
 def tables(terms: Terms | None, *, is_backward: bool) -> tuple[Array, ...]:
     """Returns what the kernels read, [2 x length, heads, head] each: for queries, and for keys.
 
-    The backward pass has both in reverse order, too.
+    The backward pass also has both in reverse order.
     """
     if terms is None:
         return ()
@@ -48,17 +48,20 @@ def _padded(table: Array, *, before: int) -> Array:
 
 
 def of_tables(sums: list[Array], terms: Terms | None) -> Terms | None:
-    """Returns the gradients of the terms from those of the reversed tables, with a device a row."""
+    """Returns the gradients of the terms; `sums` are by device and reversed table."""
     if terms is None:
         return None
-    of_key, of_query = (
-        x.sum(axis=0)[:-1].astype(table.dtype) for x, table in zip(sums, terms[:2], strict=True)
-    )
-    return Terms(of_key[::-1], of_query)
+    of_key, of_query = terms.of_key, terms.of_query
+    assert of_key is not None and of_query is not None
+    to_key, to_query = (x.sum(axis=0)[:-1] for x in sums)
+    return Terms(to_key[::-1].astype(of_key.dtype), to_query.astype(of_query.dtype))
 
 
 def scores(
-    query: Float[Array, "queries lanes"], keys: Float[Array, "keys lanes"], of_key: Any, of_query: Any
+    query: Float[Array, "queries lanes"],
+    keys: Float[Array, "keys lanes"],
+    of_key: Any,
+    of_query: Any,
 ) -> Float[Array, "keys queries"]:
     """Returns the sum of both terms of a head; other heads' lanes of query and keys are zero."""
     return _by_row(query, of_key).T + _by_row(keys, of_query)
@@ -95,7 +98,7 @@ def _by_row(x: Array, table: Any) -> Array:
 
 
 def _gradients_by_row(grad: Array, x: Array, table: Any, to_table: Any) -> Array:
-    """Returns the gradient of `x` in `_by_row`, given that of its result in reverse order."""
+    """Returns the gradient of `x` in `_by_row`; `grad` is its result's, in reverse order."""
     length = len(x)
 
     def of_block(begin: int) -> Array:

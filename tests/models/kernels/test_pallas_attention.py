@@ -124,19 +124,21 @@ def test_a_core_rotates_each_row_one_place_further():
 
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
-    ("batch", "length", "heads", "size", "is_packed"),
+    ("batch", "length", "heads", "size", "is_packed", "window"),
     [
-        (2, 128, 1, 128, True),
+        (2, 128, 1, 128, True, None),
         # Two grid steps of rows add to a table's gradient, and heads do not fill the lanes.
-        pytest.param(10, 128, 3, 64, False, marks=SLOW),
-        pytest.param(2, 384, 4, 32, True, marks=pytest.mark.weekly),
+        pytest.param(10, 128, 3, 64, False, None, marks=SLOW),
+        pytest.param(2, 256, 2, 64, True, 20, marks=SLOW),  # so narrow that other kernels have it
+        pytest.param(2, 384, 4, 32, True, None, marks=pytest.mark.weekly),
     ],
 )
 def test_terms_by_distance_are_those_of_plain_jax(
-    batch, length, heads, size, is_packed, monkeypatch
+    batch, length, heads, size, is_packed, window, monkeypatch
 ):
     monkeypatch.setattr(pallas_terms.pltpu, "roll", rolled)
-    rows = (attention_cases.packed if is_packed else attention_cases.padded)(batch, length)
+    made = attention_cases.packed if is_packed else attention_cases.padded
+    rows = made(batch, length, window=window)
     rng = np.random.default_rng(3)
     tables = rng.normal(size=(2, 2 * length - 1, heads, size)).astype(np.float32)
     tensors = rng.normal(size=(4, batch, length, heads, size)).astype(np.float32) / 4
