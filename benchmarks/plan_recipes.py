@@ -83,7 +83,6 @@ PATCHES = {
     **{"model.max_position_embeddings": 42, "finetuning.max_seq_length": 42},
 }
 OF_RECORDS = ("own",)  # recipes whose sizes the records decide
-NOT_YET = ("deberta_v3",)  # recipes that have no plan so far
 
 # The number of devices of the published run where it is known, else a slice that fits the batch.
 SETTINGS = {

@@ -34,7 +34,7 @@ def context(operands: Operands, *, rule: MaskRule, rate: float, interpret: bool)
 def gradients(operands: Operands, *, rule: MaskRule, rate: float, interpret: bool) -> list[Array]:
     """Returns the gradients of query, keys and values, given the context's as the last tensor.
 
-    The gradients of reversed tables, if there are any, follow: float32 [1, 2 x length, heads, head].
+    The gradients of reversed tables, if any, follow: float32 [1, 2 x length, heads, head].
     """
     kernel = functools.partial(_backward_kernel, rule=rule, rate=rate)
     return _run(kernel, _name("backward", operands, rule), 3, operands, interpret)
