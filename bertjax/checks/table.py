@@ -41,6 +41,7 @@ LEAST_PASSES, MOST_PASSES = 0.25, 100.0
 MISSING_RATIO, MISSING_DEVIATIONS = 1.5, 5.0
 # The share of the steps before which the rate should not be gone: a cosine has 1% of it at 93.6%.
 ENDED_SHARE = 0.9
+WORDS_NATS = 6.0  # of the unigram loss of a text in words; letters have less to learn
 SHORT, SHORT_MARGIN = 1000, 0.1  # steps, and nats below the unigram loss that they should reach
 # The first parts of the paths of heads that no pretraining has.
 HEADS = ("classifier", "span_head")
@@ -60,7 +61,7 @@ def _plateau(run: runs.Run) -> str | None:
     if run.data.unigram_entropy is not None:
         level = run.data.unigram_entropy
     loss = _at_end(run, f"train/{run.main_loss}")
-    margin = run.options["plateau.margin"]
+    margin = run.options["plateau.margin"] * min(1.0, level / WORDS_NATS)
     if run.step < SHORT:
         margin = min(margin, SHORT_MARGIN)
     if not loss > level - margin:

@@ -295,5 +295,6 @@ EVALUATION: dict[str, Option] = {
 PLATEAU: dict[str, Option] = {
     "check_step": Option(
         20_000, "from here on a loss at the unigram entropy is reported; 0: never"),
-    "margin": Option(0.3, "nats below the unigram entropy that count as having learnt"),
+    "margin": Option(
+        0.3, "nats below the unigram entropy that count as having learnt; less for letters"),
 }  # fmt: skip
