@@ -68,7 +68,7 @@ def _plateau(run: runs.Run) -> str | None:
         return None
     return (
         f"The training loss ends at {loss:.2f} nats; {level:.2f} is the unigram plateau, reached "
-        f"without the context, and a model that learns gets {margin:g} below it. "
+        f"without the context, and a model that learns gets {margin:.2g} below it. "
         f"{_causes(run, is_high=loss > level + margin)}"
     )
 

@@ -163,7 +163,7 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
     # Every host gets the errors.
     @functools.partial(jax.jit, out_shardings=jax.sharding.NamedSharding(mesh, sharding.P()))
     def errors(inputs: dict[str, Any]) -> jax.Array:
-        draws = jax.random.split(jax.random.key(0), 6)
+        draws = jax.random.split(jax.random.key(0), 7)
         # By rows, as in a run: a large slice has many, and no device has room for all of them.
         *tensors, grad = (
             placement.constrain(
@@ -173,8 +173,10 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
         )
         scale = jnp.asarray(rows.head_size**-0.5, tensors[0].dtype)
         tensors[0] = tensors[0] * scale
-        terms = jax.tree.map(
-            lambda it: jax.random.normal(draws[5], it.shape, it.dtype) * scale, rows.terms
+        shapes, kind = jax.tree.flatten(rows.terms)  # none or two, each with its own numbers
+        terms = kind.unflatten(
+            jax.random.normal(key, it.shape, it.dtype) * scale
+            for key, it in zip(draws[5:], shapes, strict=False)
         )
         visible = visibility.of(inputs).narrowed(
             window=sizes.window_of(layer), left_to_right=rows.left_to_right

@@ -9,6 +9,7 @@ import pytest
 from bertjax import config as config_lib
 from bertjax import jobs, train
 from bertjax.devices import sharding
+from bertjax.models import relative
 from bertjax.models.kernels import pallas_attention, pallas_terms
 from bertjax.tasks import mixed_rows
 from bertjax.training import attention_trial, program
@@ -66,13 +67,14 @@ def test_the_trial_turns_queries_and_keys_as_the_layers_do(kernels, mesh, monkey
 
 @pytest.mark.slow
 def test_the_trial_has_the_terms_by_distance_of_the_layers(kernels, mesh, monkeypatch, caplog):
-    """A kernel that leaves them out is found; terms without a kernel are not tried."""
+    """A kernel that leaves them out or swaps them is found; those without one are not tried."""
     terms = {"relative": "disentangled", "position_embedding": "none"}
     right = pallas_attention.context
     monkeypatch.setattr(pallas_terms.pltpu, "roll", test_pallas_attention.rolled)
     assert attention_trial.agrees(job_of(**terms), mesh)
-    kernels(lambda *x, terms, **options: right(*x, terms=None, **options))
-    assert not attention_trial.agrees(job_of(**terms), mesh)
+    for wrong in (lambda it: None, lambda it: relative.Terms(it.of_query, it.of_key)):
+        kernels(lambda *x, terms, wrong=wrong, **rest: right(*x, terms=wrong(terms), **rest))
+        assert not attention_trial.agrees(job_of(**terms), mesh)
     caplog.clear()
     assert attention_trial.agrees(job_of(relative="t5_bias"), mesh)
     assert not caplog.text

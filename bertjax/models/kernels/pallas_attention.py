@@ -68,8 +68,8 @@ def context(
     if _is_short(query.shape[1], rule, terms):
         query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)
         run = functools.partial(pallas_rows.context, **options)
-        operands = _operands((query, keys, values), visible, seeds)
-        operands = operands._replace(terms=pallas_terms.tables(terms, is_backward=False))
+        tables = pallas_terms.tables(terms, is_backward=False)
+        operands = _operands((query, keys, values), visible, seeds, terms=tables)
         return _per_device(run, [_TENSORS], operands)[0], None
     run = functools.partial(pallas_blocks.context, **options)
     operands = _operands((query, keys, values), visible, seeds, rotary_base=rotary_base)
@@ -114,9 +114,9 @@ def gradients(
     if statistics is None:
         turn = functools.partial(rotary.both_turned, positions=visible.positions, base=rotary_base)
         run = functools.partial(pallas_rows.gradients, **options)
-        operands = _operands((*turn(query, keys), values, grad), visible, seeds)
-        operands = operands._replace(terms=pallas_terms.tables(terms, is_backward=True))
-        out += [_TENSORS] * len(operands.terms[2:])
+        tables = pallas_terms.tables(terms, is_backward=True)
+        operands = _operands((*turn(query, keys), values, grad), visible, seeds, terms=tables)
+        out += [_TENSORS] * len(tables[2:])
         of_query, of_keys, of_values, *sums = _per_device(run, out, operands)
         of_terms = pallas_terms.of_tables(sums, terms)
         return *turn(of_query, of_keys, back=True), of_values, of_terms
@@ -134,6 +134,7 @@ def _operands(
     *,
     statistics: Array | None = None,
     rotary_base: rotary.Base | None = None,
+    terms: tuple[Array, ...] = (),
 ) -> Operands:
     _, length, _, size = tensors[0].shape
     return Operands(
@@ -144,6 +145,7 @@ def _operands(
         else rotary.tables(length, size, visible.positions, rotary_base),
         rows=tuple(pallas_parts.MaskRule.of(visible).rows(visible)),
         seeds=() if seeds is None else seeds,
+        terms=terms,
     )
 
 

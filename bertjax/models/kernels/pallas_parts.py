@@ -92,7 +92,7 @@ class Operands(NamedTuple):
     tables: tuple[Array, ...]  # cosines and sines of `rotary.tables`, if the kernel rotates
     rows: tuple[Array, ...]  # of `MaskRule.rows`
     seeds: tuple[Array, ...]  # [batch, heads], if there is dropout
-    terms: tuple[Array, ...] = ()  # of `pallas_terms.tables`
+    terms: tuple[Array, ...]  # of `pallas_terms.tables`, [2 x length, heads, head]
 
 
 def name_of(kind: str, rule: MaskRule, rotates: bool, has_dropout: bool) -> str:

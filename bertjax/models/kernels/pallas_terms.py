@@ -21,11 +21,9 @@ from bertjax.models.kernels.pallas_parts import dot
 from bertjax.models.relative import TILE, Terms
 
 
-def takes(terms: Terms | None) -> bool:
-    """Returns whether there is code for the terms: none at all, or both tables."""
-    return terms is None or (
-        terms.of_key is not None and terms.of_query is not None and terms.bias is None
-    )
+def takes(terms: Terms) -> bool:
+    """Returns whether there is code for the terms: for both tables, without a bias."""
+    return terms.of_key is not None and terms.of_query is not None and terms.bias is None
 
 
 def tables(terms: Terms | None, *, is_backward: bool) -> tuple[Array, ...]:

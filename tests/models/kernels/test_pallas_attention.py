@@ -122,6 +122,27 @@ def test_a_core_rotates_each_row_one_place_further():
     np.testing.assert_array_equal(rotate(x), rolled(x, **options))
 
 
+def with_terms(implementation, rows, heads, size):
+    """The context, and the gradients of query, keys, values and both tables of distances."""
+    batch, length = rows.numbers.shape
+    rng = np.random.default_rng(3)
+    tables = rng.normal(size=(2, 2 * length - 1, heads, size)).astype(np.float32)
+    tensors = rng.normal(size=(4, batch, length, heads, size)).astype(np.float32) / 4
+
+    @jax.jit
+    def run(tensors, tables):
+        def attend(query, keys, values, terms):
+            return attention.attend(
+                *(query, keys, values, rows.visible), dropout_rate=RATE, key=attention_cases.KEY,
+                implementation=implementation, terms=terms,
+            )  # fmt: skip
+
+        context, pull = jax.vjp(attend, *tensors[:3], relative.Terms(*tables))
+        return context, *jax.tree.leaves(pull(tensors[3]))
+
+    return run(tensors, tables)
+
+
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     ("batch", "length", "heads", "size", "is_packed", "window"),
@@ -139,22 +160,20 @@ def test_terms_by_distance_are_those_of_plain_jax(
     monkeypatch.setattr(pallas_terms.pltpu, "roll", rolled)
     made = attention_cases.packed if is_packed else attention_cases.padded
     rows = made(batch, length, window=window)
-    rng = np.random.default_rng(3)
-    tables = rng.normal(size=(2, 2 * length - 1, heads, size)).astype(np.float32)
-    tensors = rng.normal(size=(4, batch, length, heads, size)).astype(np.float32) / 4
+    ours, expected = (with_terms(name, rows, heads, size) for name in ("pallas", "xla"))
+    attention_cases.assert_close(ours, expected)
 
-    @functools.partial(jax.jit, static_argnums=0)
-    def run(implementation, tensors, tables):
-        def attend(query, keys, values, terms):
-            return attention.attend(
-                *(query, keys, values, rows.visible), dropout_rate=RATE, key=attention_cases.KEY,
-                implementation=implementation, terms=terms,
-            )  # fmt: skip
 
-        context, pull = jax.vjp(attend, *tensors[:3], relative.Terms(*tables))
-        return context, *jax.tree.leaves(pull(tensors[3]))
-
-    attention_cases.assert_close(run("pallas", tensors, tables), run("xla", tensors, tables))
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(("data", "tensor", "batch"), [(4, 2, 4), (4, 2, 3)])
+def test_gradients_of_tables_are_summed_over_devices(data, tensor, batch, monkeypatch):
+    """Three rows on four devices do not divide: all compute the same, and it counts once."""
+    monkeypatch.setattr(pallas_terms.pltpu, "roll", rolled)
+    rows = attention_cases.packed(batch, 128)
+    expected = with_terms("xla", rows, 2, 128)
+    with jax.set_mesh(sharding.make_mesh(jax.devices()[:8], data=data, tensor=tensor)):
+        attention_cases.assert_close(with_terms("pallas", rows, 2, 128), expected)
 
 
 @pytest.mark.usefixtures("interpreted")
