@@ -15,6 +15,19 @@ shift 2
 cd "$(dirname "$0")/.."
 steps=${STEPS:-3662}
 
+# 4 layers of 256 with four heads, without dropout, by AdamW: what layers and objectives learn from
+# equal tokens. Gated feed-forwards of 683 have the parameters of others of 1,024.
+mini="--config=bert_mini --config.phases.phase2.num_steps=0 --config.pretraining.pair_loss=none
+  --config.pretraining.masking=dynamic --config.model.vocab_size=0 --config.model.type_vocab_size=0
+  --config.model.hidden_dropout_prob=0 --config.model.attention_probs_dropout_prob=0
+  --config.global_batch_size=32 --config.pretraining.max_predictions_per_seq=20
+  --config.schedule.warmup_steps=0 --config.schedule.warmup_share=0.1"
+modern="$mini --config.model.layer=pre_norm --config.model.norm=scale_only --config.model.use_bias=False
+  --config.model.feed_forward=gated --config.model.intermediate_size=683
+  --config.model.position_embedding=rotary --config.model.depth_scaled_init=True"
+replaced="--config.pretraining.objective=replaced_tokens --config.checkpoint.best_metric=discriminator_loss
+  --config.pretraining.mask_share=0.85 --config.pretraining.keep_share=0.15"
+
 # Objective -> its options beyond the recipe babylm:mini. Five train on steps x 32 rows of 128: 15 M tokens.
 declare -A objectives=(
   [hybrid]="--config=babylm:mini"
@@ -32,6 +45,17 @@ declare -A objectives=(
   [bert]="--config=bert_mini --config.model.num_hidden_layers=6 --config.model.intermediate_size=576
     --config.global_batch_size=32 --config.schedule.peak_learning_rate=1e-3
     --config.schedule.warmup_steps=366 --config.phases.phase2.num_steps=0"
+  [mini_masked]="$mini"
+  [mini_electra]="$mini $replaced"
+  [modern_masked]="$modern"
+  [modern_electra]="$modern $replaced"
+  [deberta]="$mini $replaced --config.pretraining.mask_share=1.0 --config.pretraining.keep_share=0.0
+    --config.model.position_embedding=none --config.model.relative=disentangled
+    --config.model.mask_decoder=True --config.model.replaced_head=with_first
+    --config.model.pooler_act=gelu --config.model.initializer=normal --config.model.layer_norm_eps=1e-7
+    --config.optimizer.clip_apart=generator --config.pretraining.generator.embeddings=gradient_disentangled
+    --config.pretraining.generator.num_hidden_layers=2 --config.pretraining.generator.hidden_size=256
+    --config.pretraining.generator.num_attention_heads=4 --config.pretraining.generator.intermediate_size=1024"
   # The recipe at its own size, on 128 rows a step: STEPS=8684 are its ten passes.
   [strict_small]="--config=babylm:strict_small"
 )

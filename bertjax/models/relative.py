@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 TILE = 128  # the rows and columns of a TPU's matrix unit
+ROW_BLOCK = 128  # rows that have products with the same distances; measured on a CPU
 
 
 class Terms(NamedTuple):
@@ -83,21 +84,36 @@ def scores(
 
 
 def _of_tables(query: Array, keys: Array, terms: Terms) -> Array:
-    """Returns the terms of `of_key` and `of_query`, each a product and a skew."""
+    """Returns the terms of `of_key` and `of_query`, each by products and skews."""
     total: Any = 0.0
-    rows, columns = query.shape[1], keys.shape[1]
     if terms.of_key is not None:
-        products = jnp.einsum(
-            "BLHK,DHK->BHLD", query, terms.of_key, preferred_element_type=jnp.float32
-        )
-        total = total + _skewed(products, rows, columns)
+        total = total + _of_rows(query, terms.of_key, keys.shape[1])
     if terms.of_query is not None:
         # With keys as rows distances rise.
-        products = jnp.einsum(
-            "BSHK,DHK->BHSD", keys, terms.of_query[::-1], preferred_element_type=jnp.float32
-        )
-        total = total + jnp.swapaxes(_skewed(products, columns, rows), -1, -2)
+        by_key = _of_rows(keys, terms.of_query[::-1], query.shape[1])
+        total = total + jnp.swapaxes(by_key, -1, -2)
     return total
+
+
+def _of_rows(
+    x: Float[Array, "batch rows heads head"],
+    table: Float[Array, "distances heads head"],
+    columns: int,
+) -> Float[Array, "batch heads rows columns"]:
+    """Returns the product of each row with the table's entry for each column, in float32.
+
+    A block of rows has products with the distances that it meets, fewer than all rows meet. Heads
+    come first in a product: in the order of the result the compiler would put distances in columns.
+    """
+    rows = x.shape[1]
+    blocks = []
+    for begin in range(0, rows, ROW_BLOCK):
+        block = x[:, begin : begin + ROW_BLOCK]
+        end = begin + block.shape[1]
+        met = table[rows - end : rows - begin + columns - 1]
+        product = jnp.einsum("BLHK,DHK->HBLD", block, met, preferred_element_type=jnp.float32)
+        blocks.append(_skewed(jnp.swapaxes(product, 0, 1), end - begin, columns))
+    return jnp.concatenate(blocks, axis=2)
 
 
 def _tiled(query: Array, keys: Array, terms: Terms) -> Array:

@@ -59,6 +59,7 @@ CASES = {
     "blocks": (23, {"most": 8, "block": 8}),
     "packed blocks": (24, {"most": 8, "block": 8, "packed": True}),
     "window": (300, {"window": 5}),
+    "rows in blocks": (11, {"rows": 4}),
     # As a TPU computes them.
     "tiles": (11, {"tile": 4}),
     "packed tiles": (16, {"tile": 4, "packed": True}),
@@ -77,6 +78,7 @@ def test_the_context_and_its_gradients_are_the_definitions(name, monkeypatch):
     if "most" in options:
         monkeypatch.setattr(plain_attention, "MOST_AT_ONCE", options["most"])
         monkeypatch.setattr(plain_attention, "QUERY_BLOCK", options["block"])
+    monkeypatch.setattr(relative, "ROW_BLOCK", options.get("rows", relative.ROW_BLOCK))
     if "tile" in options:
         monkeypatch.setattr(relative, "TILE", options["tile"])
         monkeypatch.setattr(relative, "_of_tables", relative._tiled)
