@@ -73,13 +73,13 @@ class PartialOutput:
 
     def __exit__(self, *error: object) -> None:
         ours = {directories.LOCK_FILE, directories.MARKER, self.input.name}
-        for root in self._roots:
-            if not root.exists():
-                continue
-            has_begun = not {path.name for path in root.iterdir()} <= ours
-            if not (has_begun and self._keeps_work):
-                directories.remove(root)
-        self._locks.close()
+        with self._locks:  # given back also where this is interrupted
+            for root in self._roots:
+                if not root.exists():
+                    continue
+                has_begun = not {path.name for path in root.iterdir()} <= ours
+                if not (has_begun and self._keeps_work):
+                    directories.remove(root)
 
     def begin(self, tokens_key: Mapping[str, Any], examples_key: Mapping[str, Any]) -> None:
         """Makes the directories; throws away work that was for other tokens or other examples.
