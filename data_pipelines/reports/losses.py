@@ -16,6 +16,10 @@ EXAMPLES_SHOWN = 3
 KEEPS_ALL = ("none", "nfc")
 # A share of the words from which on it is a warning.
 MUCH = 0.01
+PIECES_KEPT = 65_536
+
+# How many words a piece between white space has beyond one, and how they change.
+_Found = tuple[int, list[str]]
 
 
 @dataclasses.dataclass
@@ -32,6 +36,7 @@ class LostMarks:
     words: int = 0
     changed: int = 0
     changes: dict[str, int] = dataclasses.field(default_factory=dict)
+    _found: dict[str, _Found] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, vocabulary: tokenizer.Tokenizer) -> LostMarks | None:
@@ -42,18 +47,30 @@ class LostMarks:
 
     def add(self, text: str, times: int = 1) -> None:
         """Counts the words of a text that stands `times` times in the corpus."""
-        if text.isascii() or self._loses_nothing(text):
-            self.words += times * len(text.split())
-            return
-        words = wordpiece.split_words(text, normalization="nfc")
-        self.words += times * len(words)
-        for word in words:
-            if not (word.isascii() or self._loses_nothing(word)):
+        pieces = text.split()
+        self.words += times * len(pieces)
+        for piece in [it for it in pieces if not it.isascii()]:
+            more, changes = self._of_piece(piece)
+            self.words += times * more
+            for change in changes:
                 self.changed += times
-                change = f"{word} -> {self._composed(self.kept(word)) or 'nothing'}"
                 self.changes[change] = self.changes.get(change, 0) + times
         if len(self.changes) > 2 * distinct.REPEATED_KEPT:
             self.changes = distinct.most_frequent(self.changes, distinct.REPEATED_KEPT)
+
+    def _of_piece(self, piece: str) -> _Found:
+        """Returns what was found when the same piece came before: most come often."""
+        if (found := self._found.get(piece)) is None:
+            words = wordpiece.split_words(piece, normalization="nfc")
+            changes = [
+                f"{word} -> {self._composed(self.kept(word)) or 'nothing'}"
+                for word in words
+                if not (word.isascii() or self._loses_nothing(word))
+            ]
+            if len(self._found) == PIECES_KEPT:
+                self._found.clear()
+            found = self._found[piece] = len(words) - 1, changes
+        return found
 
     def _loses_nothing(self, text: str) -> bool:
         whole = normalization.marks_kept(text, lowercase=self.lowercase, language=self.language)

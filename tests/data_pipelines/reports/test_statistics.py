@@ -42,7 +42,9 @@ def test_tokens_of_a_script_without_spaces_are_measured_in_characters():
         assert ("tokens_per_word" in figures) != ("characters_per_token" in figures)
 
 
-def test_words_that_lose_marks_are_counted_with_the_commonest_changes():
+@pytest.mark.parametrize("kept", [1, losses.PIECES_KEPT])
+def test_words_that_lose_marks_are_counted_with_the_commonest_changes(kept, monkeypatch):
+    monkeypatch.setattr(losses, "PIECES_KEPT", kept)
     documents = [["グラフ Graph café", "GRAPH"], ["café 漢字", "plain words alone"], ["क्\u200dष"]]
     merged = corpus_tally(documents[:1]).merged(corpus_tally(documents[1:]))
     again = statistics.CorpusTally.from_json(json.loads(json.dumps(merged.to_json())))
