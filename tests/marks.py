@@ -1,9 +1,15 @@
-"""Marks of the cases of a test that has many: some of each kind are in the gate."""
+"""Marks of tests: the cases of one that has many, some of each kind in the gate; old versions."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
 
+import jax
 import pytest
+
+# With older versions a CPU has no product of bfloat16 numbers in float32 (docs/python.md).
+MULTIPLIES_BFLOAT16 = pytest.mark.skipif(
+    jax.__version_info__ < (0, 8, 1), reason=f"not on a CPU with jax {jax.__version__}"
+)
 
 
 def cases(

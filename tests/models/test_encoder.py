@@ -12,7 +12,7 @@ from flax import nnx
 from bertjax import models
 from bertjax.models import encoder_config, parameters, visibility
 from bertjax.tasks import pretraining
-from tests import small_modules
+from tests import marks, small_modules
 
 
 def numpy_layer_norm(x, p, epsilon=1e-12):
@@ -200,6 +200,7 @@ def test_what_is_kept_for_the_backward_pass_does_not_depend_on_the_type_of_its_s
     assert kept("float32") == kept("compute")
 
 
+@marks.MULTIPLIES_BFLOAT16
 @pytest.mark.parametrize("reduction", ["float32", "compute"])
 def test_gradients_of_kernels_are_rounded_to_bfloat16_only_where_it_is_asked_for(
     tiny, batch, reduction
@@ -224,6 +225,7 @@ def test_gradients_of_kernels_are_rounded_to_bfloat16_only_where_it_is_asked_for
     assert rounded == (set() if reduction == "float32" else set(found) - float32_layers)
 
 
+@marks.MULTIPLIES_BFLOAT16
 def test_bfloat16_stays_near_float32(tiny, batch):
     outputs = []
     for dtype in ("float32", "bfloat16"):

@@ -17,6 +17,7 @@ from bertjax.devices import sharding
 from bertjax.models import attention, visibility
 from bertjax.models.kernels import cudnn_attention
 from bertjax.training import attention_trial
+from tests import marks
 from tests.training.test_attention_trial import job_of
 
 BATCH, LENGTH, HEADS, SIZE = 4, 64, 2, 16
@@ -116,6 +117,7 @@ def test_what_the_kernels_do_not_take_is_left_to_plain_jax(asked_of_jax):
         assert found == platforms
 
 
+@marks.MULTIPLIES_BFLOAT16
 def test_without_cudnn_it_is_plain_jax_and_says_so(caplog):
     visible = visibility.of(inputs(False))
     cudnn_attention.is_there.cache_clear()
@@ -154,6 +156,7 @@ def test_the_program_for_a_gpu_calls_cudnn_and_that_for_others_does_not(
     assert "cudnn" not in traced.lower(lowering_platforms=("cpu",)).as_text()
 
 
+@marks.MULTIPLIES_BFLOAT16
 def test_the_trial_on_a_gpu_is_of_rows_without_dropout(asked_of_jax, monkeypatch, caplog):
     mesh = sharding.make_mesh(jax.devices()[:1], data=1, tensor=1)
     monkeypatch.setattr(attention_trial, "_platform", lambda mesh: attention.CUDA)
