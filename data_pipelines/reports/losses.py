@@ -64,7 +64,7 @@ class LostMarks:
             words = wordpiece.split_words(piece, normalization="nfc")
             changes = [
                 f"{word} -> {self._composed(self.kept(word)) or 'nothing'}"
-                for word in words
+                for word in ([] if self._loses_nothing(piece) else words)
                 if not (word.isascii() or self._loses_nothing(word))
             ]
             if len(self._found) == PIECES_KEPT:
