@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains five objectives on the same ten million words; each is scored at its end: docs/results.md.
+# Trains layers and objectives on the same ten million words; each is scored at its end: docs/results.md.
 #
 #   benchmarks/babylm.sh SOURCES DIR [OBJECTIVE ...]
 #
@@ -25,10 +25,10 @@ mini="--config=bert_mini --config.phases.phase2.num_steps=0 --config.pretraining
 modern="$mini --config.model.layer=pre_norm --config.model.norm=scale_only --config.model.use_bias=False
   --config.model.feed_forward=gated --config.model.intermediate_size=683
   --config.model.position_embedding=rotary --config.model.depth_scaled_init=True"
-replaced="--config.pretraining.objective=replaced_tokens --config.checkpoint.best_metric=discriminator_loss
-  --config.pretraining.mask_share=0.85 --config.pretraining.keep_share=0.15"
+replaced="--config.pretraining.objective=replaced_tokens --config.checkpoint.best_metric=discriminator_loss"
+of_electra="--config.pretraining.mask_share=0.85 --config.pretraining.keep_share=0.15"
 
-# Objective -> its options beyond the recipe babylm:mini. Five train on steps x 32 rows of 128: 15 M tokens.
+# Objective -> its options beyond the recipe babylm:mini. All but strict_small train on steps x 32 rows of 128: 15 M tokens.
 declare -A objectives=(
   [hybrid]="--config=babylm:mini"
   [masked]="--config=babylm:mini --config.pretraining.objective=masked_tokens"
@@ -46,9 +46,9 @@ declare -A objectives=(
     --config.global_batch_size=32 --config.schedule.peak_learning_rate=1e-3
     --config.schedule.warmup_steps=366 --config.phases.phase2.num_steps=0"
   [mini_masked]="$mini"
-  [mini_electra]="$mini $replaced"
+  [mini_electra]="$mini $replaced $of_electra"
   [modern_masked]="$modern"
-  [modern_electra]="$modern $replaced"
+  [modern_electra]="$modern $replaced $of_electra"
   [deberta]="$mini $replaced --config.pretraining.mask_share=1.0 --config.pretraining.keep_share=0.0
     --config.model.position_embedding=none --config.model.relative=disentangled
     --config.model.mask_decoder=True --config.model.replaced_head=with_first

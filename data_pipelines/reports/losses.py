@@ -16,7 +16,9 @@ EXAMPLES_SHOWN = 3
 KEEPS_ALL = ("none", "nfc")
 # A share of the words from which on it is a warning.
 MUCH = 0.01
-PIECES_KEPT = 65_536
+# What was found is kept for so many pieces of text; longer ones, such as sentences without spaces,
+# hardly come again.
+PIECES_KEPT, LONGEST_KEPT = 65_536, 32
 
 # How many words a piece between white space has beyond one, and how they change.
 _Found = tuple[int, list[str]]
@@ -67,9 +69,11 @@ class LostMarks:
                 for word in ([] if self._loses_nothing(piece) else words)
                 if not (word.isascii() or self._loses_nothing(word))
             ]
+            found = len(words) - 1, changes
             if len(self._found) == PIECES_KEPT:
                 self._found.clear()
-            found = self._found[piece] = len(words) - 1, changes
+            if len(piece) <= LONGEST_KEPT:
+                self._found[piece] = found
         return found
 
     def _loses_nothing(self, text: str) -> bool:

@@ -156,6 +156,18 @@ def test_two_builds_of_one_output_exclude_each_other(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_build_that_is_interrupted_as_it_cleans_up_excludes_no_other(tmp_path, monkeypatch):
+    interrupted = partial_output.PartialOutput(tmp_path / "out", keeps_work=False)
+
+    def stopped(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), interrupted:
+        patch.setattr(directories, "remove", stopped)
+    with partial_output.PartialOutput(tmp_path / "out"):
+        pass
+
+
 def test_outputs_with_the_same_last_part_share_no_scratch_and_one_output_has_one(tmp_path):
     scratch = str(tmp_path / "scratch")
     builds = []
