@@ -16,8 +16,8 @@ EXAMPLES_SHOWN = 3
 KEEPS_ALL = ("none", "nfc")
 # A share of the words from which on it is a warning.
 MUCH = 0.01
-# What was found is kept for so many pieces of text; longer ones, such as sentences without spaces,
-# hardly come again.
+# The number of pieces of text whose findings are kept, and the length up to which they are: longer
+# ones, such as sentences without spaces, hardly come again.
 PIECES_KEPT, LONGEST_KEPT = 65_536, 32
 
 # How many words a piece between white space has beyond one, and how they change.
