@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Array, Float, Int
 
 from bertjax.models import parameters
 
@@ -62,9 +63,9 @@ def _disentangle(ours: nnx.Module, theirs: nnx.Module, rngs: nnx.Rngs) -> None:
     for name in DISENTANGLED:
         if not hasattr(ours, name):  # positions by distance have no table
             continue
-        rows, width = getattr(ours, name).embedding.shape
-        zeros = nnx.initializers.zeros_init()
-        setattr(ours, delta(name), nnx.Embed(rows, width, embedding_init=zeros, rngs=rngs))
+        table, zeros = getattr(ours, name), nnx.initializers.zeros_init()
+        added = type(table)(*table.embedding.shape, embedding_init=zeros, rngs=rngs)
+        setattr(ours, delta(name), added)
         delattr(ours, name)
 
 
@@ -99,6 +100,19 @@ def apart(params: Mapping[str, Any]) -> parameters.Params:
             # Each device may have its own copy of the generator's table.
             whole[f"{_OURS}.{name}.embedding"] = table + jnp.broadcast_to(added, table.shape)
     return parameters.nested(whole)
+
+
+class WordsOfBoth(nnx.Module):
+    """The discriminator's words by `gradient_disentangled`: both tables are looked up.
+
+    The rows equal those of the sum that `apart` makes, which is as large as the vocabulary.
+    """
+
+    def __init__(self, generators: nnx.Embed, added: nnx.Embed):
+        self.generators, self.added = generators, added
+
+    def __call__(self, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
+        return jax.lax.stop_gradient(self.generators(ids)) + self.added(ids)
 
 
 def as_stored(whole: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:

@@ -109,13 +109,15 @@ class ReplacedTokens:
         """Returns discriminator and generator, each whole; shared parts get both gradients."""
         whole = embedding_sharing.apart(parameters.split(model)[1])
         generator = pretraining.Pretraining(self.generator, pair_loss="none")
-        return (
-            parameters.merge(
-                discriminator_graph(self.encoder),
-                {name: whole[name] for name in whole if name != embedding_sharing.GENERATOR},
-            ),
-            parameters.merge(base.abstract_model(generator)[0], whole[embedding_sharing.GENERATOR]),
+        theirs = parameters.merge(
+            base.abstract_model(generator)[0], whole.pop(embedding_sharing.GENERATOR)
         )
+        ours = parameters.merge(discriminator_graph(self.encoder), whole)
+        added = getattr(model.encoder.embeddings, embedding_sharing.delta("word"), None)
+        if added is not None:
+            words = theirs.encoder.embeddings.word
+            ours.encoder.embeddings.word = embedding_sharing.WordsOfBoth(words, added)
+        return ours, theirs
 
     def loss(
         self, model: ReplacedTokensModel, batch: base.Batch, *, key: PRNGKeyArray | None
