@@ -233,6 +233,17 @@ def test_disentangled_tables_get_no_gradient_from_the_discriminator():
         assert f"{SHARED}.{table}.embedding" not in of_generator
 
 
+def test_the_rows_of_both_tables_equal_those_of_their_sum():
+    task, graphdef, params = small("gradient_disentangled")
+    batch = conftest.make_batch()
+    of_both = task.parts(parameters.merge(graphdef, params))[0].encoder.embeddings
+    whole = {"encoder": embedding_sharing.apart(params)["encoder"]}
+    whole["rtd_head"] = params["rtd_head"]
+    of_sum = parameters.merge(replaced_tokens.discriminator_graph(task.encoder), whole)
+    assert isinstance(of_both.word, embedding_sharing.WordsOfBoth)
+    np.testing.assert_array_equal(of_both(batch), of_sum.encoder.embeddings(batch))
+
+
 @pytest.mark.parametrize("sharing", embedding_sharing.SHARINGS)
 def test_what_is_made_whole_and_stored_again_is_as_before_and_in_every_rule_table(sharing):
     sizes = dataclasses.replace(SIZES, language_embeddings=2)
