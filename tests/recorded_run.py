@@ -1,13 +1,15 @@
 """`python -m bertjax.train` that also appends, for every batch, which records it held.
 
 RECORDED_TO names the file; a line is [global step, record positions of this process's rows].
-SIGNAL_AT, "STEP:NUMBER", sends this process a signal when it has read the batch of a step. With
-READS_FAIL the disk gives this process no array of a checkpoint.
+SIGNAL_AT, "STEP:NUMBER", sends this process a signal when it has read the batch of a step. From
+step 5 on it waits while the file HELD_BY exists. With READS_FAIL the disk gives this process no
+array of a checkpoint.
 """
 
 import errno
 import json
 import os
+import time
 
 from bertjax import jobs, train
 from bertjax.cli import command_line, programs
@@ -26,6 +28,8 @@ def recorded(self, phase, *, start_step, rows):
             file.flush()
             if step == signal_step:
                 os.kill(os.getpid(), number)
+            while step >= 5 and os.path.exists(os.environ.get("HELD_BY", "")):
+                time.sleep(0.02)
             yield batch
 
 

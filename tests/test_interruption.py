@@ -35,14 +35,18 @@ class Workplace:
         self.records = small_records.write(root / "records")
         self.limit_seconds = 1800  # of a process, until the reference has shown what one takes
 
-    def start(self, name, *extra, host=0, signal_at=(-1, 0), reads_fail=False):
-        """Starts a process; it signals itself when it reads the batch of a step."""
+    def start(self, name, *extra, host=0, signal_at=(-1, 0), reads_fail=False, held_by=""):
+        """Starts a process; it signals itself when it reads the batch of a step.
+
+        While the file `held_by` exists, it waits at step 5.
+        """
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             "PYTHONPATH": str(ROOT),
             "RECORDED_TO": str(self.root / f"{name}.{host}.seen"),
             "SIGNAL_AT": ":".join(str(int(it)) for it in signal_at),
+            "HELD_BY": str(held_by),
             **({"READS_FAIL": "1"} if reads_fail else {}),
         }
         command = [
@@ -239,10 +243,13 @@ def test_a_signal_during_the_imports_has_its_code_too(tmp_path, number, code):
 
 @pytest.mark.faults
 def test_a_second_run_in_the_workdir_is_refused_at_once_and_harms_nothing(workplace):
-    first = workplace.start("shared")
+    held_by = workplace.root / "held"
+    held_by.touch()
+    first = workplace.start("shared", held_by=held_by)
     wait_until(first, lambda: workplace.last_seen("shared") >= 5)
     second = workplace.start("shared", host=1)
     assert workplace.ended(second) == 1
+    held_by.unlink()
     log = workplace.log("shared", 1)
     assert f"is in use by process {first.pid} on {socket.gethostname()}" in log
     assert "Traceback" not in log

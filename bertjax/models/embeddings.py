@@ -7,6 +7,8 @@ Nothing else knows which features it reads, so inputs may be other than text. Th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -128,7 +130,7 @@ class LearntEmbeddings(nnx.Module):
         return jnp.where(is_known[:, :, None], rows, jnp.nan) @ self.language.embedding[...]
 
     def _placed_words(
-        self, inputs: layers.Inputs, table: nnx.Embed
+        self, inputs: layers.Inputs, table: Callable[[Array], Array]
     ) -> Float[Array, "batch length width"]:
         words = table(inputs["input_ids"])
         if not self.has_positions:
