@@ -29,7 +29,7 @@ pytestmark = pytest.mark.faults
 PHASES = {
     "the opening of the data": ("masked tokens to score", [signal.SIGTERM]),
     "compilation": ("compiling step 1", [signal.SIGKILL, signal.SIGINT]),
-    "training": ("step 3/12", [signal.SIGTERM]),
+    "training": ("step 1/12", [signal.SIGTERM]),
     "the step after an evaluation": (
         "Evaluation on heldout at step 4",
         [signal.SIGKILL, signal.SIGINT],
@@ -125,6 +125,7 @@ def test_a_run_that_is_stopped_ends_as_if_it_never_was(workplace, phase, number)
     while process.poll() is None and not re.search(PHASES[phase][0], workplace.said(name)):
         assert time.monotonic() < deadline, workplace.said(name)[-3000:]
         time.sleep(0.002)
+    assert re.search(PHASES[phase][0], workplace.said(name)), workplace.said(name)[-3000:]
     process.send_signal(number)
     code = process.wait(100)
     expected = {signal.SIGTERM: 75, signal.SIGKILL: -signal.SIGKILL, signal.SIGINT: 130}[number]

@@ -235,7 +235,7 @@ def test_disentangled_tables_get_no_gradient_from_the_discriminator():
 
 def test_the_rows_of_both_tables_equal_those_of_their_sum():
     task, graphdef, params = small("gradient_disentangled")
-    batch = conftest.make_batch()
+    batch, params = conftest.make_batch(), jax.tree.map(jnp.asarray, params)
     of_both = task.parts(parameters.merge(graphdef, params))[0].encoder.embeddings
     whole = {"encoder": embedding_sharing.apart(params)["encoder"]}
     whole["rtd_head"] = params["rtd_head"]
