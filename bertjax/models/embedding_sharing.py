@@ -105,7 +105,7 @@ def apart(params: Mapping[str, Any]) -> parameters.Params:
 class WordsOfBoth(nnx.Module):
     """The discriminator's words by `gradient_disentangled`: both tables are looked up.
 
-    The rows equal those of the sum that `apart` makes, which is as large as the vocabulary.
+    Their sum, which `apart` makes, has the same rows and is as large as the vocabulary.
     """
 
     def __init__(self, generators: nnx.Embed, added: nnx.Embed):
