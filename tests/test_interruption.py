@@ -248,8 +248,10 @@ def test_a_second_run_in_the_workdir_is_refused_at_once_and_harms_nothing(workpl
     first = workplace.start("shared", held_by=held_by)
     wait_until(first, lambda: workplace.last_seen("shared") >= 5)
     second = workplace.start("shared", host=1)
-    assert workplace.ended(second) == 1
-    held_by.unlink()
+    try:
+        assert workplace.ended(second) == 1
+    finally:
+        held_by.unlink()
     log = workplace.log("shared", 1)
     assert f"is in use by process {first.pid} on {socket.gethostname()}" in log
     assert "Traceback" not in log
