@@ -48,6 +48,8 @@ RunSteps = Callable[[str, Callable[[apache_beam.Pipeline], None]], None]
 AGAIN = "run the same command again, which starts from the beginning"
 # Beam's message, in a thread that is not joined, when a process of DirectRunner ends by itself.
 PROCESS_ENDED = "Worker subprocess exited"
+# How often Dask is made to look into its queue of tasks.
+LOOK_SECONDS = 10
 
 
 def _processes(num_workers: int, beam_arguments: Sequence[str]) -> list[str]:
@@ -128,6 +130,15 @@ def _on_dask(pipeline: apache_beam.Pipeline) -> None:
     import distributed
 
     result: Any = pipeline.run()
+    ended = threading.Event()
+
+    def look_into_queue() -> None:
+        # Dask's scheduler does not do it when a worker leaves: where the others were only waiting
+        # for that one, none gets a task any more. A task that is given up at once makes it look.
+        while not ended.wait(LOOK_SECONDS):
+            result.client.submit(int, pure=False)
+
+    threading.Thread(target=look_into_queue, daemon=True).start()
     try:
         result.wait_until_finish()
         # Work that a scheduler took with it ends without an error.
@@ -140,6 +151,7 @@ def _on_dask(pipeline: apache_beam.Pipeline) -> None:
     finally:
         # Dask computes results that are still held again when their worker leaves, from files that
         # are gone by then.
+        ended.set()
         result.client.close()
     if not is_finished:
         raise workers.WorkerDied(f"the scheduler of Dask died; start it and {AGAIN}")
