@@ -337,4 +337,8 @@ def test_two_hosts_take_the_decisions_of_the_first_about_a_budget(short):
     decisions = json.loads((short.root / "budget" / time_budget.FILE).read_text())["decisions"]
     assert len(decisions) > 3 and decisions[0] == [0, 900_000]
     first, second = (sorted(short.seen("budget", host)) for host in (0, 1))
-    assert first == second == list(range(decisions[-1][1]))
+    assert first == second
+    # The steps that are timed before the run read its first batches, on a slow machine more of them
+    # than the run has steps.
+    timed, taken = time_budget.WARM_UP_STEPS + time_budget.MOST_STEPS, decisions[-1][1]
+    assert set(range(taken)) <= set(first) <= set(range(max(timed, taken)))
