@@ -149,9 +149,9 @@ def _on_dask(pipeline: apache_beam.Pipeline) -> None:
             f"at their logs and {AGAIN}. Dask says: {error}"
         ) from error
     finally:
+        ended.set()
         # Dask computes results that are still held again when their worker leaves, from files that
         # are gone by then.
-        ended.set()
         result.client.close()
     if not is_finished:
         raise workers.WorkerDied(f"the scheduler of Dask died; start it and {AGAIN}")

@@ -10,9 +10,9 @@ pytestmark = pytest.mark.faults
 NUM_TASKS = 12  # Dask queues only tasks of large groups.
 
 
-def _wait_for(cluster, is_idle):
+def _wait_for(scheduler, holds):
     end = time.monotonic() + 60
-    while not is_idle(cluster.scheduler):
+    while not holds(scheduler):
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -26,17 +26,24 @@ def test_tasks_that_dask_has_left_in_its_queue_are_done(monkeypatch):
 
     monkeypatch.setattr(program, "LOOK_SECONDS", 0.5)
     one_thread = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
-    with distributed.LocalCluster(**one_thread, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(**one_thread, dashboard_address=":0") as cluster:
         client = distributed.Client(cluster)
         with monkeypatch.context() as as_when_a_worker_leaves:
             as_when_a_worker_leaves.setattr(
                 cluster.scheduler, "stimulus_queue_slots_maybe_opened", lambda **stimulus: None
             )
             last = client.submit(sum, client.map(abs, range(NUM_TASKS), pure=False), pure=False)
-            _wait_for(cluster, lambda scheduler: scheduler.queued)
-            _wait_for(cluster, lambda scheduler: not scheduler.total_occupancy)
+            _wait_for(cluster.scheduler, lambda it: it.queued)
+            _wait_for(
+                cluster.scheduler,
+                lambda it: not any(each.processing for each in it.workers.values()),
+            )
         pipeline = types.SimpleNamespace(run=lambda: DaskRunnerResult(client, [last]))
-        run = threading.Thread(target=program._on_dask, args=[pipeline], daemon=True)
-        run.start()
-        run.join(30)
-        assert not run.is_alive()
+        has_ended = threading.Event()
+
+        def run():
+            program._on_dask(pipeline)
+            has_ended.set()
+
+        threading.Thread(target=run, daemon=True).start()
+        assert has_ended.wait(30)
