@@ -5,7 +5,7 @@ of float32 into the models, their tasks and tests/interop/test_families.py of th
 that test's comparison with torch, whose casts to float32 become casts to float64, and asks for
 1e-9 of a tensor's largest entry. Nothing is left to rounding: a difference is a formula's.
 
-Outside of the gate: it takes three minutes, and needs `.[test]`, `.[interop]` and torch.
+Outside of the gate: it takes a few minutes, and needs `.[test]`, `.[interop]` and torch.
 """
 
 from __future__ import annotations
