@@ -15,7 +15,7 @@ Hardware:  base, large: a mesh of 16 devices; --config.mesh.data=-1 takes all. O
 Planned:   xsmall: 17.2 h on v5e-4: $83, spot $17 (2026-11-30)
            small: 27.4 h on v5e-16: $526, spot $107 (2026-11-30)
            base: 42.5 h on v5e-16: $816, spot $167 (2026-11-30)
-           large: 120 h on v5e-16, in 2 micro-batches: $2,295, spot $468 (2026-11-30)
+           large: 119 h on v5e-16, in 2 micro-batches: $2,290, spot $468 (2026-11-30)
            mini: 22.9 s on v5e-1: under $0.01, spot under $0.01 (2026-11-30)
 Time:      not yet measured.
 Result:    not yet measured.
