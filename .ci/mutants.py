@@ -515,9 +515,7 @@ def main(arguments: list[str]) -> int:
     survivors = 0
     with tempfile.TemporaryDirectory(prefix="bertjax_mutants_") as directory:
         copy = pathlib.Path(directory) / "copy"
-        for name in _tracked():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, copy / name)
+        copy_tracked(copy)
         for number in numbers:
             result = _planted(copy, MUTANTS[number - 1])
             survivors += result != "found"
@@ -525,9 +523,13 @@ def main(arguments: list[str]) -> int:
     return survivors
 
 
-def _tracked() -> list[str]:
+def copy_tracked(copy: pathlib.Path) -> None:
+    """Copies the tracked files."""
     command = ["git", "-C", str(ROOT), "ls-files"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    for name in names:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
 
 
 def _planted(copy: pathlib.Path, mutant: Mutant) -> str:
